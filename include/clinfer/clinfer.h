@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything. Including only the headers you use is just as good.
+#ifndef CLINFER_CLINFER_H_
+#define CLINFER_CLINFER_H_
+
+#include <clinfer/context.h>
+#include <clinfer/fused_qk_rope.h>
+#include <clinfer/mla_decode_branch.h>
+#include <clinfer/mla_fused_rope_rmsnorm.h>
+#include <clinfer/rms_norm_kv_cache.h>
+
+#endif

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices by query: capabilities, never names.
+#include "ctx.h"
+#include "env.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
+
+// Enumerators that CL 1.2 headers do not have.
+enum { DEVICE_IL_VERSION = 0x105B, DEVICE_SVM_CAPABILITIES = 0x1053, DEVICE_UUID = 0x106A, UUID_SIZE = 16 };
+
+static void text_info(cl_device_id d, cl_device_info what, char *buf, size_t size)
+{
+    buf[0] = 0;
+    if (clGetDeviceInfo(d, what, size - 1, buf, NULL))
+        buf[0] = 0;
+    buf[size - 1] = 0;
+}
+
+static uint64_t number_info(cl_device_id d, cl_device_info what, size_t size)
+{
+    uint64_t v = 0; // little-endian hosts only, so a shorter value fills the low bytes
+    return clGetDeviceInfo(d, what, size, &v, NULL) ? 0 : v;
+}
+
+static bool has_extension(cl_device_id d, const char *name)
+{
+    size_t size = 0;
+    char *list;
+    bool found = false;
+    if (clGetDeviceInfo(d, CL_DEVICE_EXTENSIONS, 0, NULL, &size) || !size || !(list = malloc(size + 1)))
+        return false;
+    if (!clGetDeviceInfo(d, CL_DEVICE_EXTENSIONS, size, list, NULL)) {
+        list[size] = 0;
+        const size_t n = strlen(name);
+        for (const char *p = list; !found && (p = strstr(p, name)); p += n)
+            found = (p == list || p[-1] == ' ') && (p[n] == 0 || p[n] == ' ');
+    }
+    free(list);
+    return found;
+}
+
+static unsigned caps_of(cl_device_id d)
+{
+    const uint64_t fp = number_info(d, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(cl_device_fp_config));
+    const uint64_t queue = number_info(d, CL_DEVICE_QUEUE_PROPERTIES, sizeof(cl_command_queue_properties));
+    char il[64];
+    text_info(d, DEVICE_IL_VERSION, il, sizeof il);
+    const struct {
+        clinfer_cap cap;
+        bool has;
+    } list[] = {
+        { CLINFER_CAP_FP16, has_extension(d, "cl_khr_fp16") },
+        { CLINFER_CAP_SUBGROUPS, has_extension(d, "cl_khr_subgroups") || has_extension(d, "cl_intel_subgroups") },
+        { CLINFER_CAP_IL, il[0] || has_extension(d, "cl_khr_il_program") },
+        { CLINFER_CAP_DENORMALS, fp & CL_FP_DENORM },
+        { CLINFER_CAP_FMA, fp & CL_FP_FMA },
+        { CLINFER_CAP_ROUNDED_DIVIDE, fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT },
+        { CLINFER_CAP_LOCAL_MEMORY, number_info(d, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(cl_device_local_mem_type)) == CL_LOCAL },
+        { CLINFER_CAP_INT_DOT, has_extension(d, "cl_khr_integer_dot_product") },
+        { CLINFER_CAP_SVM, number_info(d, DEVICE_SVM_CAPABILITIES, sizeof(cl_bitfield)) != 0 },
+        { CLINFER_CAP_OUT_OF_ORDER, queue & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE },
+    };
+    unsigned bits = 0;
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        bits |= list[i].has ? (unsigned) list[i].cap : 0;
+    return bits;
+}
+
+static const char *type_name(cl_device_type type)
+{
+    return type & CL_DEVICE_TYPE_CPU ? "cpu" : type & CL_DEVICE_TYPE_GPU ? "gpu"
+         : type & CL_DEVICE_TYPE_ACCELERATOR ? "accelerator" : "other";
+}
+
+static void describe(cl_device_id d, struct clinfer_device_info *info)
+{
+    cl_platform_id platform = NULL;
+    *info = (struct clinfer_device_info) { .id = d };
+    text_info(d, CL_DEVICE_NAME, info->device, sizeof info->device);
+    text_info(d, CL_DRIVER_VERSION, info->driver, sizeof info->driver);
+    text_info(d, CL_DEVICE_VERSION, info->version, sizeof info->version);
+    if (!clGetDeviceInfo(d, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) && platform)
+        clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof info->platform - 1, info->platform, NULL);
+    const cl_device_type type = number_info(d, CL_DEVICE_TYPE, sizeof(cl_device_type));
+    snprintf(info->type, sizeof info->type, "%s", type_name(type));
+    info->caps = caps_of(d);
+    info->set = CLINFER_SET_ROW; // right on every device; the only set there is
+    info->compute_units = (unsigned) number_info(d, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint));
+    info->local_bytes = number_info(d, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(cl_ulong));
+    info->max_alloc = number_info(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong));
+    info->global_bytes = number_info(d, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong));
+}
+
+clinfer_status clf_device_query(cl_device_id d, struct clinfer_device_info *info, char *error, size_t error_size)
+{
+    int major = 0, minor = 0;
+    describe(d, info);
+    const char *lack = NULL;
+    if (sscanf(info->version, "OpenCL %d.%d", &major, &minor) != 2 || major < 1 || (major == 1 && minor < 2))
+        lack = "OpenCL 1.2";
+    else if (!number_info(d, CL_DEVICE_AVAILABLE, sizeof(cl_bool)))
+        lack = "the state \"available\"";
+    else if (!number_info(d, CL_DEVICE_COMPILER_AVAILABLE, sizeof(cl_bool)))
+        lack = "a compiler for OpenCL C";
+    else if (!number_info(d, CL_DEVICE_ENDIAN_LITTLE, sizeof(cl_bool)))
+        lack = "little-endian order";
+    if (!lack)
+        return CLINFER_OK;
+    snprintf(error, error_size, "device \"%s\" (%s) lacks %s", info->device, info->version, lack);
+    return CLINFER_ERR_NO_DEVICE;
+}
+
+// All devices of all platforms, in the order the loader names them.
+static clinfer_status list_devices(cl_device_id *ids, unsigned *count, char *error, size_t error_size)
+{
+    cl_platform_id platform[MAX_PLATFORMS];
+    cl_uint platforms = 0;
+    *count = 0;
+    cl_int err = clGetPlatformIDs(MAX_PLATFORMS, platform, &platforms);
+    if (err || !platforms) {
+        snprintf(error, error_size, "the OpenCL loader finds no platform (%s): install a driver such as pocl-opencl-icd, "
+                 "or check OCL_ICD_VENDORS and /etc/OpenCL/vendors", clinfer_status_str((clinfer_status) err));
+        return CLINFER_ERR_NO_DEVICE;
+    }
+    cl_int last = CL_SUCCESS;
+    for (cl_uint i = 0; i < platforms && i < MAX_PLATFORMS && *count < MAX_DEVICES; i++) {
+        cl_uint n = 0;
+        err = clGetDeviceIDs(platform[i], CL_DEVICE_TYPE_ALL, MAX_DEVICES - *count, ids + *count, &n);
+        if (err)
+            last = err;
+        else
+            *count += n < MAX_DEVICES - *count ? n : MAX_DEVICES - *count;
+    }
+    if (*count)
+        return CLINFER_OK;
+    snprintf(error, error_size, "no device on %u OpenCL platform%s (%s); with PoCL this also happens when its cache "
+             "folder, POCL_CACHE_DIR, cannot be written", platforms, platforms > 1 ? "s" : "",
+             clinfer_status_str((clinfer_status) last));
+    return CLINFER_ERR_NO_DEVICE;
+}
+
+clinfer_status clinfer_devices(struct clinfer_device_info *infos, unsigned capacity, unsigned *count, char *error,
+                               size_t error_size)
+{
+    cl_device_id ids[MAX_DEVICES];
+    clinfer_status st = list_devices(ids, count, error, error ? error_size : 0);
+    for (unsigned i = 0; !st && i < *count && i < capacity; i++)
+        describe(ids[i], &infos[i]);
+    return st;
+}
+
+static bool contains_nocase(const char *text, const char *part)
+{
+    const size_t n = strlen(part);
+    for (; *text; text++)
+        if (!strncasecmp(text, part, n))
+            return true;
+    return false;
+}
+
+static bool chosen(const char *choice, unsigned index, const struct clinfer_device_info *info)
+{
+    char *end;
+    const unsigned long number = strtoul(choice, &end, 10);
+    if (choice[0] >= '0' && choice[0] <= '9' && !*end)
+        return number == index;
+    if (!strcasecmp(choice, "cpu") || !strcasecmp(choice, "gpu"))
+        return !strcasecmp(choice, info->type);
+    return contains_nocase(info->device, choice) || contains_nocase(info->platform, choice);
+}
+
+clinfer_status clf_device_choose(const char *choice, cl_device_id *device, char *error, size_t error_size)
+{
+    cl_device_id ids[MAX_DEVICES];
+    unsigned count;
+    if (!choice)
+        choice = clf_getenv("CLINFER_DEVICE");
+    clinfer_status st = list_devices(ids, &count, error, error_size);
+    for (unsigned i = 0; !st && i < count; i++) {
+        struct clinfer_device_info info;
+        describe(ids[i], &info);
+        if (!choice || !*choice || chosen(choice, i, &info)) {
+            *device = ids[i];
+            return CLINFER_OK;
+        }
+    }
+    if (!st)
+        snprintf(error, error_size, "no device matches \"%s\"; there are %u, see `clinfer info`", choice, count);
+    return st ? st : CLINFER_ERR_NO_DEVICE;
+}
+
+// A device name is no instruction set: the same name runs on CPUs that differ in features.
+static void cpu_features(char *buf, size_t size)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    unsigned a = 0, b = 0, c = 0, d = 0, word[9] = { 0 };
+    if (__get_cpuid(1, &a, &b, &c, &d)) {
+        word[0] = a;
+        word[1] = c & ~(1u << 27); // OSXSAVE is the system's, not the CPU's
+        word[2] = d;
+    }
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        word[3] = b;
+        word[4] = c;
+        word[5] = d;
+    }
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        word[6] = a;
+        word[7] = b;
+        word[8] = d;
+    }
+    size_t n = 0;
+    for (int i = 0; i < 9 && n < size; i++)
+        n += (size_t) snprintf(buf + n, size - n, "%08x", word[i]);
+#elif defined(__linux__)
+    snprintf(buf, size, "%lx.%lx", getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
+#else
+    snprintf(buf, size, "unknown");
+#endif
+}
+
+char *clf_device_key(const struct clinfer_device_info *info)
+{
+    // What makes a CPU driver generate other code.
+    static const char *const variables[] = { "POCL_EXTRA_BUILD_FLAGS", "POCL_WORK_GROUP_METHOD",
+                                             "POCL_BITCODE_FINALIZER", "CL_CONFIG_CPU_TARGET_ARCH",
+                                             "CL_CONFIG_CPU_VECTORIZER_MODE" };
+    char *text = NULL, features[80] = "", uuid[2 * UUID_SIZE + 1] = "";
+    unsigned char id[UUID_SIZE];
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return NULL;
+    if (!strcmp(info->type, "cpu"))
+        cpu_features(features, sizeof features);
+    if (has_extension(info->id, "cl_khr_device_uuid") && !clGetDeviceInfo(info->id, DEVICE_UUID, sizeof id, id, NULL))
+        for (int i = 0; i < UUID_SIZE; i++)
+            snprintf(uuid + 2 * i, 3, "%02x", id[i]);
+    fprintf(f, "device=%s\nversion=%s\ndriver=%s\nplatform=%s\nuuid=%s\ncpu=%s\npointer=%zu\n", info->device, info->version,
+            info->driver, info->platform, uuid, features, sizeof(void *));
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *v = clf_getenv(variables[i]);
+        if (v)
+            fprintf(f, "%s=%s\n", variables[i], v);
+    }
+    if (fclose(f)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paged cache as every op sees it: its checks, and the arguments of cl/lib/paged.clh.
+#include "kv.h"
+#include "validate.h"
+#include <inttypes.h>
+
+static bool strides_of(int64_t row, const struct clf_kv_layout *l, int64_t given_layer, int64_t given_plane,
+                       int64_t given_page, int64_t *layer, int64_t *plane, int64_t *page)
+{
+    *layer = given_layer ? given_layer : row;
+    *plane = given_plane;
+    *page = given_page;
+    return !((!given_plane && __builtin_mul_overflow(l->layers, *layer, plane)) ||
+             (!given_page && __builtin_mul_overflow(l->planes, *plane, page)));
+}
+
+bool clf_kv_resolve(const clinfer_kv_cache *kv, struct clf_kv_layout *l)
+{
+    int64_t heads;
+    *l = (struct clf_kv_layout) { .planes = kv->planes ? kv->planes : 2, .layers = kv->num_layers ? kv->num_layers : 1 };
+    if (kv->scale_group > 0)
+        l->groups = (kv->head_size - 1) / kv->scale_group + 1;
+    return !__builtin_mul_overflow(kv->page_size, kv->num_heads, &heads) && heads <= INT64_MAX / (kv->head_size + 1) &&
+           strides_of(heads * kv->head_size, l, kv->layer_stride, kv->kv_stride, kv->page_stride, &l->layer, &l->plane,
+                      &l->page) &&
+           strides_of(heads * l->groups, l, kv->scales_layer_stride, kv->scales_kv_stride, kv->scales_page_stride,
+                      &l->scales_layer, &l->scales_plane, &l->scales_page);
+}
+
+// Elements from the first to past the last, or -1 where planes would overlap or the product does not fit.
+static int64_t extent_of(const clinfer_kv_cache *kv, const struct clf_kv_layout *l, int64_t row, int64_t layer,
+                         int64_t plane, int64_t page)
+{
+    const int64_t count[3] = { kv->num_pages, l->planes, l->layers }, stride[3] = { page, plane, layer };
+    int64_t n = row;
+    if (!kv->num_pages)
+        return 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t step;
+        if (stride[i] < 0 || (count[i] > 1 && stride[i] < row) || __builtin_mul_overflow(count[i] - 1, stride[i], &step) ||
+            __builtin_add_overflow(n, step, &n))
+            return -1;
+    }
+    return n;
+}
+
+static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache *kv, int64_t layer_idx)
+{
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+    } field[] = {
+        { "num_pages", kv->num_pages, 0, UINT32_MAX },       { "page_size", kv->page_size, 1, INT32_MAX },
+        { "num_heads", kv->num_heads, 1, INT32_MAX },        { "head_size", kv->head_size, 1, INT32_MAX },
+        { "planes", kv->planes, 0, 2 },                      { "num_layers", kv->num_layers, 0, INT32_MAX },
+        { "scale_group", kv->scale_group, 0, INT32_MAX },
+    };
+    for (size_t i = 0; i < sizeof field / sizeof field[0]; i++)
+        if (field[i].value < field[i].least || field[i].value > field[i].most)
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: %s is %" PRId64 ", want %" PRId64 " to %" PRId64, field[i].name,
+                            field[i].value, field[i].least, field[i].most);
+    const int64_t layers = kv->num_layers ? kv->num_layers : 1;
+    if (layer_idx < 0 || layer_idx >= layers)
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "layer_idx is %" PRId64 ", but the cache has %" PRId64 " layers",
+                        layer_idx, layers);
+    if (plan->op->mla && (kv->planes != 1 || kv->num_heads != 1))
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: an MLA cache has 1 plane and 1 head, got %d and %" PRId64,
+                        kv->planes ? kv->planes : 2, kv->num_heads);
+    return CLINFER_OK;
+}
+
+static clinfer_status check_types(struct clf_plan *plan, const clinfer_kv_cache *kv)
+{
+    const size_t size = clinfer_dtype_size(kv->dtype);
+    if (!size || kv->dtype == CLINFER_U32)
+        return clf_fail(plan, CLINFER_ERR_TYPE, "kv: type %s (%d), want F32 F16 BF16 or F8_E4M3",
+                        clinfer_dtype_str(kv->dtype), (int) kv->dtype);
+    if (kv->scale_group && kv->dtype != CLINFER_F8_E4M3)
+        return clf_fail(plan, CLINFER_ERR_TYPE, "kv: scale_group is %" PRId64 ", but only F8_E4M3 has scales, not %s",
+                        kv->scale_group, clinfer_dtype_str(kv->dtype));
+    if (kv->offset % size)
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "kv: offset %zu is no multiple of the %zu bytes of an element",
+                        kv->offset, size);
+    if (kv->scale_group && kv->scales_offset % 4)
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "kv: scales_offset %zu is no multiple of 4", kv->scales_offset);
+    return CLINFER_OK;
+}
+
+static clinfer_status add_views(struct clf_plan *plan, const clinfer_kv_cache *kv)
+{
+    struct clf_kv_layout l;
+    int64_t blocks = -1, scales = -1;
+    if (clf_kv_resolve(kv, &l)) {
+        const int64_t rows = kv->page_size * kv->num_heads;
+        blocks = extent_of(kv, &l, rows * kv->head_size, l.layer, l.plane, l.page);
+        scales = extent_of(kv, &l, rows * l.groups, l.scales_layer, l.scales_plane, l.scales_page);
+    }
+    if (blocks < 0 || scales < 0)
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "kv: %" PRId64 " pages with strides page %" PRId64 ", kv %" PRId64 ", layer %" PRId64
+                        " overlap or pass 2^63",
+                        kv->num_pages, kv->page_stride, kv->kv_stride, kv->layer_stride);
+    clinfer_status st = clf_add_view(plan, "kv", kv->mem, kv->offset, blocks, clinfer_dtype_size(kv->dtype), true);
+    if (!st && kv->scale_group)
+        st = clf_add_view(plan, "kv scales", kv->scales, kv->scales_offset, scales, 4, true);
+    return st;
+}
+
+clinfer_status clf_kv_validate(struct clf_plan *plan, const void *params)
+{
+    const clinfer_kv_cache *kv = (const clinfer_kv_cache *) ((const char *) params + plan->op->kv);
+    const int64_t layer_idx = *(const int64_t *) ((const char *) params + plan->op->layer_idx);
+    clinfer_status st = check_fields(plan, kv, layer_idx);
+    if (!st)
+        st = check_types(plan, kv);
+    if (!st)
+        st = add_views(plan, kv);
+    if (st)
+        return st;
+    static const struct clf_tensor_rule batch[] = {
+        { "input_row_offsets", "B+1", offsetof(clinfer_kv_batch, input_row_offsets), CLF_U32, CLF_IN, NULL, NULL },
+        { "cache_lengths", "B", offsetof(clinfer_kv_batch, cache_lengths), CLF_U32, CLF_IN, NULL, NULL },
+        { "lookup_table", "B,M", offsetof(clinfer_kv_batch, lookup_table), CLF_U32, CLF_IN, NULL, NULL },
+    };
+    CLF_DIM(plan, 'P') = kv->num_pages;
+    CLF_DIM(plan, 'S') = kv->page_size;
+    CLF_DIM(plan, 'K') = kv->num_heads;
+    CLF_DIM(plan, 'D') = kv->head_size;
+    return clf_validate_tensors(plan, CLF_TENSORS(batch), (const char *) params + plan->op->batch);
+}
+
+void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    const clinfer_kv_cache *kv = (const clinfer_kv_cache *) ((const char *) params + plan->op->kv);
+    clf_define_type(l, "CACHE_T", kv->dtype);
+    clf_define(l, "KV_HEADS", kv->num_heads);
+    clf_define(l, "HEAD_SIZE", kv->head_size);
+    clf_define(l, "SCALE_GROUP", kv->scale_group);
+}
+
+void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    const struct clf_op *op = plan->op;
+    const clinfer_kv_cache *kv = (const clinfer_kv_cache *) ((const char *) params + op->kv);
+    const clinfer_kv_batch *batch = (const clinfer_kv_batch *) ((const char *) params + op->batch);
+    const int64_t layer = *(const int64_t *) ((const char *) params + op->layer_idx);
+    struct clf_kv_layout at;
+    clf_kv_resolve(kv, &at);
+
+    clf_push(l, (cl_uint) CLF_DIM(plan, 'B'));
+    clf_push(l, (cl_uint) CLF_DIM(plan, 'M'));
+    clf_push(l, (cl_uint) kv->page_size);
+    clf_push(l, (cl_uint) kv->num_pages);
+    clf_push_tensor(l, &batch->input_row_offsets, 1);
+    clf_push_tensor(l, &batch->cache_lengths, 1);
+    clf_push_tensor(l, &batch->lookup_table, 2);
+    clf_push_mem(l, kv->mem);
+    clf_push(l, (cl_ulong) (kv->offset / clinfer_dtype_size(kv->dtype)) + (cl_ulong) (layer * at.layer));
+    clf_push(l, (cl_ulong) at.page);
+    clf_push_mem(l, kv->scale_group ? kv->scales : NULL);
+    clf_push(l, (cl_ulong) (kv->scales_offset / 4) + (cl_ulong) (layer * at.scales_layer));
+    clf_push(l, (cl_ulong) at.scales_page);
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_FAULT, sizeof(cl_mem), { .mem = NULL } });
+    for (cl_uint id = 0; id < CLF_NUM_OPS; id++)
+        if (clf_ops[id] == op)
+            clf_push(l, id);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "matmul.h"
+#include "tune.h"
+
+static int64_t blocks(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
+{
+    const struct clf_matmul_tiles tile = clf_tune_matmul(plan->caps, m->tokens, m->heads);
+    const bool fp8 = m->w->dtype == CLINFER_F8_E4M3;
+    struct clf_launch *l = clf_launch_begin(plan, "matmul", "matmul", m->tokens);
+    clf_define_type(l, "W_T", m->w->dtype);
+    clf_define_type(l, "Y_T", m->y ? m->y->dtype : CLINFER_F32);
+    clf_define_type(l, "ROUND_T", m->round);
+    clf_define(l, "ROWS", m->rows);
+    clf_define(l, "COLUMNS", m->columns);
+    clf_define(l, "ROW_BLOCK", fp8 ? m->row_block : 1);
+    clf_define(l, "COLUMN_BLOCK", fp8 ? m->column_block : 0);
+    clf_define(l, "TOKEN_TILE", tile.token_tile);
+    clf_define(l, "ROW_TILE", tile.row_tile);
+    clf_define(l, "ITEM_ROWS", tile.item_rows);
+    clf_define(l, "ITEM_TOKENS", tile.item_tokens);
+
+    clf_push_workspace(l, plan, m->x);
+    clf_push(l, (cl_ulong) (m->heads * m->columns));
+    clf_push(l, (cl_ulong) m->columns);
+    clf_push_tensor(l, m->w, 3);
+    clf_push_tensor(l, m->w_scale, 3);
+    if (m->y) {
+        clf_push_tensor(l, m->y, 3);
+    } else {
+        clf_push_workspace(l, plan, m->y_workspace);
+        clf_push(l, (cl_ulong) m->y_stride[0]);
+        clf_push(l, (cl_ulong) m->y_stride[1]);
+    }
+    clf_push_workspace(l, plan, m->valid);
+    clf_push(l, m->alpha);
+    clf_launch_grid(l, blocks(m->rows, tile.item_rows), m->heads, blocks(m->tokens, tile.item_tokens));
+}

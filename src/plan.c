@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan.h"
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+clinfer_status clf_fail(struct clf_plan *plan, clinfer_status status, const char *fmt, ...)
+{
+    const int n = snprintf(plan->error, sizeof plan->error, "%s: ", plan->op->name);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(plan->error + n, sizeof plan->error - (size_t) n, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel, int64_t count)
+{
+    assert(plan->num_launches < CLF_MAX_LAUNCHES);
+    struct clf_launch *l = &plan->launch[plan->num_launches++];
+    l->spec.source = source;
+    l->spec.set = plan->caps->set;
+    l->spec.arith = plan->caps->arith;
+    l->spec.num_defs = l->num_args = 0;
+    l->kernel = kernel;
+    clf_define(l, "DENORMALS", plan->caps->bits & CLINFER_CAP_DENORMALS ? 1 : 0);
+    clf_define(l, "ROUNDED_DIVIDE", plan->caps->bits & CLINFER_CAP_ROUNDED_DIVIDE ? 1 : 0);
+    clf_push(l, (cl_uint) count);
+    return l;
+}
+
+void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z)
+{
+    const int64_t n[3] = { x, y, z };
+    for (int i = 0; i < 3; i++) {
+        l->global[i] = (size_t) n[i];
+        l->local[i] = 1;
+    }
+}
+
+void clf_define(struct clf_launch *l, const char *name, int64_t value)
+{
+    assert(l->spec.num_defs < CLF_MAX_DEFS);
+    l->spec.def[l->spec.num_defs++] = (struct clf_def) { name, NULL, value };
+}
+
+void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype)
+{
+    static const char *const format[] = { [CLINFER_F32] = "f32", [CLINFER_F16] = "f16", [CLINFER_BF16] = "bf16",
+                                          [CLINFER_F8_E4M3] = "f8_e4m3" };
+    assert(l->spec.num_defs < CLF_MAX_DEFS);
+    l->spec.def[l->spec.num_defs++] = (struct clf_def) { name, format[dtype], 0 };
+}
+
+void clf_push_arg(struct clf_launch *l, struct clf_arg arg)
+{
+    assert(l->num_args < CLF_MAX_ARGS);
+    l->arg[l->num_args++] = arg;
+}
+
+void clf_push_i32(struct clf_launch *l, cl_int v)
+{
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .i32 = v } });
+}
+
+void clf_push_u32(struct clf_launch *l, cl_uint v)
+{
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .u32 = v } });
+}
+
+void clf_push_u64(struct clf_launch *l, cl_ulong v)
+{
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .u64 = v } });
+}
+
+void clf_push_f32(struct clf_launch *l, cl_float v)
+{
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .f32 = v } });
+}
+
+void clf_push_mem(struct clf_launch *l, cl_mem mem)
+{
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_MEM, sizeof mem, { .mem = mem } });
+}
+
+int64_t clf_stride(const clinfer_tensor *t, int axis)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        if (t->stride[i])
+            return t->stride[axis];
+    for (int i = t->rank - 1; i > axis; i--)
+        n *= t->shape[i];
+    return n;
+}
+
+void clf_push_tensor(struct clf_launch *l, const clinfer_tensor *t, int rank)
+{
+    clf_push_mem(l, t->rank ? t->mem : NULL);
+    clf_push(l, t->rank ? (cl_ulong) (t->offset / clinfer_dtype_size(t->dtype)) : (cl_ulong) 0);
+    for (int i = 0; i < rank - 1; i++)
+        clf_push(l, t->rank ? (cl_ulong) clf_stride(t, i) : (cl_ulong) 0);
+}
+
+void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_t offset)
+{
+    clf_push_arg(l, (struct clf_arg) { CLF_ARG_WORKSPACE, sizeof(cl_mem), { .mem = NULL } });
+    clf_push(l, (cl_ulong) ((plan->workspace_offset + offset) / 4));
+}
+
+size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size)
+{
+    const size_t at = plan->workspace;
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t) count, (size_t) size, &bytes) || bytes > SIZE_MAX - 63 ||
+        __builtin_add_overflow(at, (bytes + 63) / 64 * 64, &plan->workspace))
+        plan->workspace = SIZE_MAX;
+    return at;
+}

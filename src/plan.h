@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prepare() functions are written with.
+#pragma once
+#include "op.h"
+
+// Starts a launch of `kernel` in cl/SOURCE.cl; its first argument is `count`, on which 0 returns at once.
+struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel, int64_t count);
+void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z);
+
+void clf_define(struct clf_launch *l, const char *name, int64_t value);
+void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype);
+
+void clf_push_arg(struct clf_launch *l, struct clf_arg arg);
+void clf_push_mem(struct clf_launch *l, cl_mem mem);
+void clf_push_i32(struct clf_launch *l, cl_int v);
+void clf_push_u32(struct clf_launch *l, cl_uint v);
+void clf_push_u64(struct clf_launch *l, cl_ulong v);
+void clf_push_f32(struct clf_launch *l, cl_float v);
+// The argument's C type picks its size; anything else does not compile.
+#define clf_push(l, x) \
+    _Generic((x), cl_int: clf_push_i32, cl_uint: clf_push_u32, cl_ulong: clf_push_u64, cl_float: clf_push_f32)((l), (x))
+
+// Buffer, offset in elements, and the strides of all axes but the last, as TENSORn() in cl/lib/format.clh takes
+// them. An absent tensor of `rank` axes is a null pointer.
+void clf_push_tensor(struct clf_launch *l, const clinfer_tensor *t, int rank);
+// Buffer and offset in bytes / 4 into the workspace.
+void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_t offset);
+// Defines of cl/lib/paged.clh, and the arguments of its PAGED_ARGS, count left out.
+void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+
+// Reserves `bytes` of workspace, 64-byte aligned; returns the offset. Saturates at SIZE_MAX on overflow.
+size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size);
+
+// Stride of an axis in elements, dense where the tensor says nothing.
+int64_t clf_stride(const clinfer_tensor *t, int axis);

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binaries to the cache, after the driver has generated the code that launches run.
+#include "program_internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+// A CPU driver may specialise a kernel on small and on large grids, at its first launch of each.
+static const size_t warm_grid[] = { 1, (size_t) 1 << 17 };
+
+static cl_int bind_nothing(const struct clf_kernel *k)
+{
+    static const cl_ulong zero[2] = { 0, 0 };
+    cl_int err = CL_SUCCESS;
+    for (int i = 0; !err && i < k->num_args; i++) {
+        const cl_mem none = NULL;
+        err = k->arg_size[i] ? clSetKernelArg(k->kernel, (cl_uint) i, k->arg_size[i], zero)
+                             : clSetKernelArg(k->kernel, (cl_uint) i, sizeof none, &none);
+    }
+    return err;
+}
+
+// Launches each kernel of the program with a count of 0, on which it returns at once. Lock held.
+static cl_int warm(const struct clf_program *p, cl_command_queue queue)
+{
+    cl_int err = CL_SUCCESS;
+    for (int i = 0; !err && i < p->num_kernels; i++) {
+        err = bind_nothing(&p->kernel[i]);
+        for (size_t g = 0; !err && g < sizeof warm_grid / sizeof warm_grid[0]; g++) {
+            const size_t global[3] = { warm_grid[g], 1, 1 }, local[3] = { 1, 1, 1 };
+            err = clEnqueueNDRangeKernel(queue, p->kernel[i].kernel, 3, NULL, global, local, 0, NULL, NULL);
+        }
+    }
+    return err;
+}
+
+// The binary for the context's device among all that the program has.
+static cl_int binary_of(const clinfer_ctx *ctx, cl_program program, struct clf_blob *blob)
+{
+    enum { MAX = 16 };
+    cl_device_id device[MAX];
+    size_t size[MAX] = { 0 }, got = 0;
+    unsigned char *data[MAX] = { NULL };
+    cl_uint n = 0;
+    cl_int err = clGetProgramInfo(program, CL_PROGRAM_NUM_DEVICES, sizeof n, &n, NULL);
+    if (err || n > MAX)
+        return err ? err : CL_OUT_OF_RESOURCES;
+    err = clGetProgramInfo(program, CL_PROGRAM_DEVICES, n * sizeof device[0], device, NULL);
+    if (!err)
+        err = clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, n * sizeof size[0], size, &got);
+    for (cl_uint i = 0; !err && i < n; i++)
+        if (device[i] == ctx->device) {
+            blob->size = size[i];
+            blob->data = data[i] = size[i] ? malloc(size[i]) : NULL;
+            err = data[i] ? clGetProgramInfo(program, CL_PROGRAM_BINARIES, n * sizeof data[0], data, NULL) : CL_OUT_OF_HOST_MEMORY;
+            break;
+        }
+    if (err || !blob->data) {
+        free(blob->data);
+        blob->data = NULL;
+    }
+    return err ? err : blob->data ? CL_SUCCESS : CL_INVALID_DEVICE;
+}
+
+static cl_int store(clinfer_ctx *ctx, struct clf_program *p)
+{
+    const struct clf_source *source;
+    struct clf_blob blob = { NULL, 0 };
+    char why[CLF_ERROR_SIZE];
+    clinfer_status st = clf_source_get(ctx, p->spec.source, &source, why, sizeof why);
+    char *key = st ? NULL : clf_program_key(ctx, &p->spec, source);
+    cl_int err = key ? binary_of(ctx, p->program, &blob) : CL_OUT_OF_HOST_MEMORY;
+    p->saved = true; // a driver's first answer is its last, and a cache that refuses once is not asked again
+    if (!err && clf_cache_put(&ctx->cache, key, blob.data, blob.size, why, sizeof why))
+        ctx->stats.stored++;
+    else if (!err)
+        clf_log(ctx, CLINFER_LOG_WARN, "%s: compiled program not stored: %s", p->spec.source, why);
+    free(blob.data);
+    free(key);
+    return err;
+}
+
+static bool unsaved(const struct clf_program *p)
+{
+    return p->state == CLF_READY && !p->saved && p->num_kernels;
+}
+
+clinfer_status clf_programs_save(clinfer_ctx *ctx)
+{
+    if (!clf_cache_enabled(&ctx->cache) || ctx->cache.read_only)
+        return CLINFER_OK;
+    cl_int err = CL_SUCCESS;
+    cl_command_queue queue = NULL;
+    pthread_mutex_lock(&ctx->lock);
+    for (struct clf_program *p = ctx->programs; p && !err; p = p->next) {
+        if (!unsaved(p))
+            continue;
+        if (!strcmp(ctx->info.type, "cpu")) {
+            if (!queue)
+                queue = clCreateCommandQueue(ctx->cl, ctx->device, 0, &err);
+            if (!err)
+                err = warm(p, queue);
+            if (!err)
+                err = clFinish(queue);
+        }
+        if (!err)
+            err = store(ctx, p);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (queue)
+        clReleaseCommandQueue(queue);
+    if (!err)
+        return CLINFER_OK;
+    char text[128] = "compiled programs cannot be saved: ";
+    strncat(text, clinfer_status_str((clinfer_status) err), sizeof text - strlen(text) - 1);
+    return clf_error(ctx, (clinfer_status) err, text);
+}

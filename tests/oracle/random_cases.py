@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases whose shapes, types and options are drawn from a seed. Case i of a seed is the same for any count."""
+import numpy as np
+
+import make_cases as make
+from make_cases import BF16, F16, F32, FP8
+
+FLOATS = (F32, F16, BF16)
+PAGE_SIZES = (1, 2, 3, 5, 7, 8, 16, 24, 32)
+
+
+def pick(rng, options):
+    return options[rng.integers(len(options))]
+
+
+def batch(rng):
+    """New and cached tokens of each request, page size: lengths around page edges are as likely as others."""
+    size = pick(rng, PAGE_SIZES)
+    new = [int(n) for n in rng.choice([0, 1, 1, 1, 2, 3, 5, 9], rng.integers(1, 6))]
+    edge = [max(0, k * size + d) for k in (0, 1, 2) for d in (-1, 0, 1)]
+    cached = [int(pick(rng, edge)) if rng.random() < 0.6 else int(rng.integers(0, 50)) for _ in new]
+    return new, cached, size
+
+
+def even(rng, low, high):
+    return 2 * int(rng.integers(low // 2, high // 2 + 1))
+
+
+def storage(rng, width):
+    """Cache type and scale group: dict of the builders' arguments."""
+    if rng.random() < 0.3:
+        return {"granularity": int(pick(rng, (width, width + 3, 16, 32, 10, int(rng.integers(1, width + 1)))))}
+    return {"cache": pick(rng, (F32, F16, BF16, FP8))}
+
+
+def maybe_padded(rng, case, *names):
+    """Padding rows past the last request, where the op has tokens as an axis."""
+    return make.pad(case, *names) if rng.random() < 0.25 else case
+
+
+def rope(rng):
+    kv_heads, inter = int(pick(rng, (1, 1, 2, 3, 5))), bool(rng.integers(2))
+    dk = int(pick(rng, (2, 12, 40, 64, 80, 96, 128, int(rng.integers(2, 90)))))
+    dq = int(rng.integers(2, 100)) if inter and rng.random() < 0.3 else dk
+    kv_heads = 1 if dq != dk else kv_heads  # an MLA cache then
+    r = min(dq, dk) & ~1 if rng.random() < 0.5 else even(rng, 0, min(dq, dk))
+    ids, mrope = 0, ""
+    if rng.random() < 0.4:
+        ids = 1
+        if r >= 4 and rng.random() < 0.7:
+            ids = int(rng.integers(1, 4))
+            mrope = ",".join(str(e) for e in sorted(rng.choice(np.arange(1, r + 1), ids, replace=False)))
+    case = make.rope(rng, *batch(rng), kv_heads * int(rng.integers(1, 6)), kv_heads, dq, dk, r, inter,
+                     dtype=pick(rng, FLOATS), freq=pick(rng, FLOATS), layers=int(rng.integers(1, 4)), ids=ids,
+                     mrope=mrope, **storage(rng, dk))
+    return maybe_padded(rng, case, "q_proj") if not ids else case
+
+
+def norm(rng):
+    heads, dim, per_head = int(rng.integers(1, 6)), int(pick(rng, (1, 33, 40, 64, 96, 128))), int(rng.integers(2))
+    row = dim if per_head else heads * dim
+    n = row if rng.random() < 0.5 else int(rng.integers(1, row + 1))
+    return make.norm(rng, *batch(rng), heads, dim, n, per_head, int(rng.integers(2)), float(pick(rng, (0.0, 1.0, 0.3))),
+                     pick(rng, FLOATS), layers=int(rng.integers(1, 4)), eps=pick(rng, (1e-5, 1e-6, 0.0)),
+                     **storage(rng, dim))
+
+
+def mla_store(rng):
+    c, r = int(pick(rng, (1, 33, 64, 128, 200))), even(rng, 0, 40)
+    case = make.mla_store(rng, *batch(rng), int(rng.integers(1, 6)), c, r, pick(rng, FLOATS), freq=pick(rng, FLOATS),
+                          gamma=pick(rng, FLOATS), out=pick(rng, ("F32", "F16", "BF16", "F8_E4M3")),
+                          layers=int(rng.integers(1, 4)), big=float(pick(rng, (0.01, 1.0, 1.0, 300.0))),
+                          source=pick(rng, FLOATS), **storage(rng, c + r))
+    return maybe_padded(rng, case, "q_rope", "kv_input")
+
+
+def mla_decode(rng):
+    c, r = int(pick(rng, (16, 33, 64, 96, 128))), even(rng, 0, 32)
+    nope, dv = int(rng.integers(0 if r else 1, 65)), int(rng.integers(1, 65))
+    mask = pick(rng, ("causal", "causal", "null", "chunked", "chunked_causal", "sliding_window_causal"))
+    case = make.decode(rng, *batch(rng), int(rng.integers(1, 8)), c, r, nope, dv, dtype=pick(rng, FLOATS),
+                       layers=int(rng.integers(1, 4)), mask=mask, window=int(rng.integers(1, 20)),
+                       score=pick(rng, ("no_pos", "no_pos", "alibi")), g=int(pick(rng, (16, 32, 64, 128))),
+                       gk=int(pick(rng, (7, 32, 64, 128))), freq=pick(rng, FLOATS), gamma=pick(rng, FLOATS),
+                       weights=pick(rng, (FP8, FP8, BF16, F16, F32)), **storage(rng, c + r))
+    return maybe_padded(rng, case, "q")
+
+
+def cases(seed, count):
+    """name -> (tensors, metadata), the ops in turn."""
+    for i in range(count):
+        build = (rope, norm, mla_store, mla_decode)[i % 4]
+        yield f"random_{build.__name__}_{i:03}", build(np.random.default_rng([seed, i]))

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a case file may hold beyond the tables: relations between extents, and contents that only a device
+// would see when a program calls the op.
+#include "opcase.h"
+
+#include <string.h>
+
+#include "../ref/ref.h"
+
+typedef long long ll;
+
+static bool check_rope(struct op_load *load, const char *name, char axis)
+{
+    const int64_t r = load->axis['R'], size = load->axis[(unsigned char) axis];
+    if (r % 2)
+        return op_load_fail(load, "freqs_cis has %lld columns, an odd number", (ll) r);
+    if (r > size)
+        return op_load_fail(load, "freqs_cis has %lld columns, %s only %lld", (ll) r, name, (ll) size);
+    return true;
+}
+
+static bool load_sections(struct op_load *load, struct clinfer_fused_qk_rope_params *p)
+{
+    const char *text = st_meta_get(&load->c->file, "mrope_section");
+    for (const char *at = text; at && *at;) {
+        char number[16] = "";
+        const size_t n = strcspn(at, ",");
+        int64_t end = 0;
+        if (p->num_mrope_sections == CLINFER_MAX_MROPE_SECTIONS || n >= sizeof number ||
+            (at[n] && !at[n + 1]))
+            return op_load_fail(load, "metadata mrope_section: \"%s\" is no list of at most %d numbers", text,
+                                CLINFER_MAX_MROPE_SECTIONS);
+        memcpy(number, at, n);
+        if (!op_load_int(load, "mrope_section", number, &end))
+            return false;
+        const int last = p->num_mrope_sections ? p->mrope_section[p->num_mrope_sections - 1] : 0;
+        if (end <= last || end > INT32_MAX)
+            return op_load_fail(load, "metadata mrope_section: %lld does not ascend from %d", (ll) end, last);
+        p->mrope_section[p->num_mrope_sections++] = (int) end;
+        at += n + (at[n] == ',');
+    }
+    return true;
+}
+
+static bool check_ids(struct op_load *load, const struct clinfer_fused_qk_rope_params *p)
+{
+    const int64_t used = ref_u32(&p->batch.input_row_offsets, load->axis['B'], 0);
+    for (int64_t d = 0; d < p->freqs_cis.shape[1]; d += 2) {
+        const int s = ref_section_of(p, d);
+        for (int64_t i = 0; i < used && i < p->q_proj.shape[0]; i++)
+            if (ref_u32(&p->position_ids, s, i) >= p->freqs_cis.shape[0])
+                return op_load_fail(load, "position_ids[%d][%lld] is %lld, freqs_cis has %lld rows", s,
+                                    (ll) i, (ll) ref_u32(&p->position_ids, s, i), (ll) p->freqs_cis.shape[0]);
+    }
+    return true;
+}
+
+static bool check_sections(struct op_load *load, const struct clinfer_fused_qk_rope_params *p)
+{
+    const int64_t sections = p->num_mrope_sections, rows = p->position_ids.shape[0];
+    if (!p->position_ids.rank)
+        return !sections || op_load_fail(load, "mrope_section without position_ids");
+    if (sections ? rows != sections : rows < 1)
+        return op_load_fail(load, "position_ids has %lld rows, mrope_section %lld sections", (ll) rows,
+                            (ll) sections);
+    return check_ids(load, p);
+}
+
+bool op_check_fused_qk_rope(struct op_load *load)
+{
+    struct clinfer_fused_qk_rope_params *p = load->c->params;
+    load->c->total = load->axis['T'];
+    if (load->axis['H'] % load->axis['K'])
+        return op_load_fail(load, "%lld query heads do not divide among %lld KV heads", (ll) load->axis['H'],
+                            (ll) load->axis['K']);
+    if (!p->interleaved && load->axis['Q'] != load->axis['D'])
+        return op_load_fail(load, "split halves: a head of q_proj is %lld wide, of kv_blocks %lld",
+                            (ll) load->axis['Q'], (ll) load->axis['D']);
+    return check_rope(load, "a head of q_proj", 'Q') && check_rope(load, "a head of kv_blocks", 'D') &&
+           load_sections(load, p) && check_sections(load, p);
+}
+
+bool op_check_rms_norm_kv_cache(struct op_load *load)
+{
+    struct clinfer_rms_norm_kv_cache_params *p = load->c->params;
+    const int64_t n = load->axis['g'], head = load->axis['D'];
+    const int64_t row = p->rows == CLINFER_PER_HEAD ? head : head * load->axis['K'];
+    p->total_seq_len = load->c->total = ref_u32(&p->batch.input_row_offsets, load->axis['B'], 0);
+    return n <= row || op_load_fail(load, "gamma has %lld elements, a row %lld", (ll) n, (ll) row);
+}
+
+static bool check_mla_cache(struct op_load *load)
+{
+    const int64_t c = load->axis['C'], r = load->axis['R'], d = load->axis['D'];
+    if (load->axis['p'] != 1 || load->axis['K'] != 1)
+        return op_load_fail(load, "kv_blocks has %lld planes and %lld heads, an MLA cache one of each",
+                            (ll) load->axis['p'], (ll) load->axis['K']);
+    if (c > d || r != d - c)
+        return op_load_fail(load, "a row of kv_blocks is %lld wide, not %lld + %lld", (ll) d, (ll) c, (ll) r);
+    return check_rope(load, "a row of kv_blocks", 'D');
+}
+
+bool op_check_mla_fused_rope_rmsnorm(struct op_load *load)
+{
+    load->c->total = load->axis['T'];
+    return check_mla_cache(load);
+}
+
+static bool load_granularity(struct op_load *load, const char *name, int64_t *value)
+{
+    const char *text = st_meta_get(&load->c->file, name);
+    if (!text)
+        return op_load_fail(load, "metadata %s is missing", name);
+    if (!op_load_int(load, name, text, value))
+        return false;
+    return (*value >= 1 && *value <= INT32_MAX) ||
+           op_load_fail(load, "metadata %s is %lld", name, (ll) *value);
+}
+
+static bool check_weight_scale(struct op_load *load, const clinfer_tensor *w, const clinfer_tensor *scale,
+                               const char *name)
+{
+    const struct clinfer_mla_decode_branch_params *p = load->c->params;
+    if (!scale->rank)
+        return op_load_fail(load, "tensor %s is missing", name);
+    const int64_t rows = op_groups(w->shape[1], p->n_granularity),
+                  cols = op_groups(w->shape[2], p->k_granularity);
+    if (scale->shape[1] != rows || scale->shape[2] != cols)
+        return op_load_fail(load, "%s has %lld x %lld blocks, not %lld x %lld", name, (ll) scale->shape[1],
+                            (ll) scale->shape[2], (ll) rows, (ll) cols);
+    return true;
+}
+
+static bool check_weights(struct op_load *load, struct clinfer_mla_decode_branch_params *p)
+{
+    int64_t m = 1;
+    if (p->w_uk.dtype != p->w_uv.dtype)
+        return op_load_fail(load, "w_uk is %s, w_uv %s", clinfer_dtype_str(p->w_uk.dtype),
+                            clinfer_dtype_str(p->w_uv.dtype));
+    if (p->w_uk.dtype != CLINFER_F8_E4M3) { // scales are then keys that nothing asks for
+        p->w_uk_scale = p->w_uv_scale = (clinfer_tensor){ 0 };
+        return true;
+    }
+    if (!load_granularity(load, "m_scale_granularity", &m) ||
+        !load_granularity(load, "n_scale_granularity", &p->n_granularity) ||
+        !load_granularity(load, "k_scale_granularity", &p->k_granularity))
+        return false;
+    if (m != 1)
+        return op_load_fail(load, "metadata m_scale_granularity is %lld, not 1", (ll) m);
+    return check_weight_scale(load, &p->w_uk, &p->w_uk_scale, "w_uk_scale") &&
+           check_weight_scale(load, &p->w_uv, &p->w_uv_scale, "w_uv_scale");
+}
+
+bool op_check_mla_decode_branch(struct op_load *load)
+{
+    struct clinfer_mla_decode_branch_params *p = load->c->params;
+    const bool windowed = p->mask != CLINFER_MASK_CAUSAL && p->mask != CLINFER_MASK_NULL;
+    load->c->total = load->axis['T'];
+    if (load->axis['R'] > load->axis['X'] || load->axis['N'] != load->axis['X'] - load->axis['R'])
+        return op_load_fail(load, "a head of q is %lld wide, not %lld + %lld", (ll) load->axis['X'],
+                            (ll) load->axis['N'], (ll) load->axis['R']);
+    if (windowed && p->local_window_size < 1)
+        return op_load_fail(load, "local_window_size is %lld, the mask needs at least 1",
+                            (ll) p->local_window_size);
+    return check_mla_cache(load) && check_weights(load, p);
+}
+
+static bool check_offsets(struct op_load *load, const clinfer_tensor *offsets)
+{
+    uint32_t last = 0;
+    for (int64_t b = 0; b <= load->axis['B']; b++) {
+        const uint32_t at = ref_u32(offsets, b, 0);
+        if (b ? at < last : at != 0)
+            return op_load_fail(load, "input_row_offsets[%lld] is %lld: they do not ascend from 0", (ll) b,
+                                (ll) at);
+        last = at;
+    }
+    return last <= load->c->total ||
+           op_load_fail(load, "input_row_offsets ends at %lld, there are %lld tokens", (ll) last,
+                        (ll) load->c->total);
+}
+
+static bool check_pages(struct op_load *load, const clinfer_tensor *table, int64_t b, int64_t from,
+                        int64_t to)
+{
+    const clinfer_kv_cache *kv = op_case_kv(load->c);
+    if (op_groups(to, kv->page_size) > table->shape[1])
+        return op_load_fail(
+            load, "request %lld reaches position %lld, lookup_table has %lld columns of %lld tokens", (ll) b,
+            (ll) to - 1, (ll) table->shape[1], (ll) kv->page_size);
+    for (int64_t column = from / kv->page_size; column <= (to - 1) / kv->page_size; column++)
+        if (ref_u32(table, b, column) >= kv->num_pages)
+            return op_load_fail(load, "lookup_table[%lld][%lld] is page %lld, the cache has %lld", (ll) b,
+                                (ll) column, (ll) ref_u32(table, b, column), (ll) kv->num_pages);
+    return true;
+}
+
+bool op_check_contents(struct op_load *load)
+{
+    const clinfer_kv_batch *batch = op_case_batch(load->c);
+    const bool by_position = load->axis['R'] > 0 && !op_case_buffer(load->c, "position_ids");
+    if (!check_offsets(load, &batch->input_row_offsets))
+        return false;
+    for (int64_t b = 0; b < load->axis['B']; b++) {
+        const int64_t cached = ref_u32(&batch->cache_lengths, b, 0);
+        const int64_t end =
+            cached + ref_u32(&batch->input_row_offsets, b + 1, 0) - ref_u32(&batch->input_row_offsets, b, 0);
+        if (end == cached)
+            continue;
+        if (by_position && end > load->axis['F'])
+            return op_load_fail(load, "request %lld reaches position %lld, freqs_cis has %lld rows", (ll) b,
+                                (ll) end - 1, (ll) load->axis['F']);
+        if (!check_pages(load, &batch->lookup_table, b, load->c->op->reads_context ? 0 : cached, end))
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opcase.h"
+
+#include <string.h>
+
+#include "../ref/ref.h"
+
+enum {
+    U32 = 1u << CLINFER_U32,
+    F32 = 1u << CLINFER_F32,
+    FLOATS = F32 | 1u << CLINFER_F16 | 1u << CLINFER_BF16,
+    STORED = FLOATS | 1u << CLINFER_F8_E4M3
+};
+
+#define COUNT(a)         (int) (sizeof(a) / sizeof((a)[0]))
+#define FIELD(op, field) offsetof(struct clinfer_##op##_params, field)
+
+// What all ops on a cache have. O is B + 1, M the table's columns, p the planes, G the groups of a head.
+#define CACHE_TENSORS(op)                                                                                    \
+    { "input_row_offsets", FIELD(op, batch.input_row_offsets), OP_IN, OP_TENSOR, false, U32, "O", NULL },    \
+        { "cache_lengths", FIELD(op, batch.cache_lengths), OP_IN, OP_TENSOR, false, U32, "B", NULL },        \
+        { "lookup_table", FIELD(op, batch.lookup_table), OP_IN, OP_TENSOR, false, U32, "BM", NULL },         \
+        { "kv_blocks", FIELD(op, kv), OP_INOUT, OP_BLOCKS, false, STORED, "PpLSKD", NULL },                  \
+    {                                                                                                        \
+        "kv_scales", FIELD(op, kv), OP_INOUT, OP_SCALES, true, F32, "PpLSKG", NULL                           \
+    }
+
+#define INPUT(op, field, types, axes)                                                                        \
+    {                                                                                                        \
+#field, FIELD(op, field), OP_IN, OP_TENSOR, false, types, axes, NULL                                 \
+    }
+#define OPTIONAL(op, field, types, axes)                                                                     \
+    {                                                                                                        \
+#field, FIELD(op, field), OP_IN, OP_TENSOR, true, types, axes, NULL                                  \
+    }
+#define OUTPUT(op, field, types, axes, like)                                                                 \
+    {                                                                                                        \
+#field, FIELD(op, field), OP_OUT, OP_TENSOR, false, types, axes, like                                \
+    }
+
+// In the order of the enums; where a flag's default is true, its enum counts the other way.
+static const char *const flags[] = { "0", "1", NULL };
+static const char *const inverted_flags[] = { "1", "0", NULL };
+static const char *const masks[] = { "causal", "null", "chunked", "chunked_causal", "sliding_window_causal",
+                                     NULL };
+static const char *const score_mods[] = { "no_pos", "alibi", NULL };
+
+static const struct op_tensor fused_qk_rope_tensors[] = {
+    CACHE_TENSORS(fused_qk_rope),
+    INPUT(fused_qk_rope, q_proj, FLOATS, "THQ"),
+    INPUT(fused_qk_rope, freqs_cis, FLOATS, "FR"),
+    OPTIONAL(fused_qk_rope, position_ids, U32, "nT"),
+    OUTPUT(fused_qk_rope, output, FLOATS, "THQ", "q_proj"),
+};
+static const struct op_scalar fused_qk_rope_scalars[] = {
+    { "layer_idx", FIELD(fused_qk_rope, layer_idx), OP_INT64, NULL, NULL },
+    { "interleaved", FIELD(fused_qk_rope, interleaved), OP_CHOICE, NULL, flags },
+};
+
+static const struct op_tensor rms_norm_kv_cache_tensors[] = {
+    CACHE_TENSORS(rms_norm_kv_cache),
+    INPUT(rms_norm_kv_cache, gamma, FLOATS, "g"),
+};
+static const struct op_scalar rms_norm_kv_cache_scalars[] = {
+    { "layer_idx", FIELD(rms_norm_kv_cache, layer_idx), OP_INT64, NULL, NULL },
+    { "epsilon", FIELD(rms_norm_kv_cache, epsilon), OP_FLOAT, NULL, NULL },
+    { "weight_offset", FIELD(rms_norm_kv_cache, weight_offset), OP_FLOAT, "0", NULL },
+    { "multiply_before_cast", FIELD(rms_norm_kv_cache, cast), OP_CHOICE, "1", inverted_flags },
+    { "per_head_norm", FIELD(rms_norm_kv_cache, rows), OP_CHOICE, "1", inverted_flags },
+};
+
+static const struct op_tensor mla_fused_rope_rmsnorm_tensors[] = {
+    CACHE_TENSORS(mla_fused_rope_rmsnorm),
+    INPUT(mla_fused_rope_rmsnorm, q_rope, FLOATS, "THR"),
+    INPUT(mla_fused_rope_rmsnorm, kv_input, FLOATS, "TD"),
+    INPUT(mla_fused_rope_rmsnorm, gamma, FLOATS, "C"),
+    INPUT(mla_fused_rope_rmsnorm, freqs_cis, FLOATS, "FR"),
+    OUTPUT(mla_fused_rope_rmsnorm, q_rope_output, STORED, "THR", NULL),
+};
+static const struct op_scalar mla_fused_rope_rmsnorm_scalars[] = {
+    { "layer_idx", FIELD(mla_fused_rope_rmsnorm, layer_idx), OP_INT64, NULL, NULL },
+    { "epsilon", FIELD(mla_fused_rope_rmsnorm, epsilon), OP_FLOAT, NULL, NULL },
+    { "out_rope_dtype", FIELD(mla_fused_rope_rmsnorm, q_rope_output.dtype), OP_DTYPE, NULL, NULL },
+};
+
+static const struct op_tensor mla_decode_branch_tensors[] = {
+    CACHE_TENSORS(mla_decode_branch),
+    INPUT(mla_decode_branch, q, FLOATS, "THX"),
+    INPUT(mla_decode_branch, kv_norm_gamma, FLOATS, "C"),
+    INPUT(mla_decode_branch, freqs_cis, FLOATS, "FR"),
+    INPUT(mla_decode_branch, w_uk, STORED, "HCN"),
+    INPUT(mla_decode_branch, w_uv, STORED, "HVC"),
+    OPTIONAL(mla_decode_branch, w_uk_scale, F32, "Hij"),
+    OPTIONAL(mla_decode_branch, w_uv_scale, F32, "Hkl"),
+    OUTPUT(mla_decode_branch, output, FLOATS, "THV", "q"),
+};
+static const struct op_scalar mla_decode_branch_scalars[] = {
+    { "layer_idx", FIELD(mla_decode_branch, layer_idx), OP_INT64, NULL, NULL },
+    { "epsilon", FIELD(mla_decode_branch, epsilon), OP_FLOAT, NULL, NULL },
+    { "scale", FIELD(mla_decode_branch, scale), OP_FLOAT, NULL, NULL },
+    { "mask", FIELD(mla_decode_branch, mask), OP_CHOICE, "causal", masks },
+    { "local_window_size", FIELD(mla_decode_branch, local_window_size), OP_INT64, "-1", NULL },
+    { "score_mod", FIELD(mla_decode_branch, score_mod), OP_CHOICE, "no_pos", score_mods },
+};
+
+#define WRAPPERS(op)                                                                                         \
+    static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
+                                   const cl_event *events, cl_event *event)                                  \
+    {                                                                                                        \
+        return clinfer_##op(ctx, params, num_events, events, event);                                         \
+    }                                                                                                        \
+    static clinfer_status compile_##op(clinfer_ctx *ctx, const void *params)                                 \
+    {                                                                                                        \
+        return clinfer_##op##_compile(ctx, params);                                                          \
+    }                                                                                                        \
+    static void reference_##op(const void *params)                                                           \
+    {                                                                                                        \
+        ref_##op(params);                                                                                    \
+    }
+WRAPPERS(fused_qk_rope)
+WRAPPERS(rms_norm_kv_cache)
+WRAPPERS(mla_fused_rope_rmsnorm)
+WRAPPERS(mla_decode_branch)
+
+#define DESC(op, reads_context)                                                                              \
+    {                                                                                                        \
+#op, sizeof(struct clinfer_##op##_params), FIELD(op, kv), FIELD(op, batch), FIELD(op, layer_idx),    \
+            reads_context, op##_tensors, COUNT(op##_tensors), op##_scalars, COUNT(op##_scalars), run_##op,   \
+            compile_##op, reference_##op, op_check_##op, op_spans_##op                                       \
+    }
+const struct op_desc op_descs[] = {
+    DESC(fused_qk_rope, false),
+    DESC(rms_norm_kv_cache, false),
+    DESC(mla_fused_rope_rmsnorm, false),
+    DESC(mla_decode_branch, true),
+};
+const int op_num_descs = COUNT(op_descs);
+
+const struct op_desc *op_find(const char *name)
+{
+    for (int i = 0; i < op_num_descs; i++)
+        if (!strcmp(op_descs[i].name, name))
+            return &op_descs[i];
+    return NULL;
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opcase.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool op_load_fail(struct op_load *load, const char *format, ...)
+{
+    const char *op = load->c->op ? load->c->op->name : "";
+    const int n = snprintf(load->error, load->error_size, "%s: %s%s", load->path, op, *op ? ": " : "");
+    va_list args;
+    va_start(args, format);
+    if (n >= 0 && (size_t) n < load->error_size)
+        (void) vsnprintf(load->error + n, load->error_size - (size_t) n, format, args);
+    va_end(args);
+    return false;
+}
+
+int64_t op_groups(int64_t n, int64_t size)
+{
+    return n / size + (n % size != 0);
+}
+
+static void *field(const struct op_load *load, size_t offset)
+{
+    return (char *) load->c->params + offset;
+}
+
+bool op_load_int(struct op_load *load, const char *name, const char *text, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    if (isspace((unsigned char) *text) || end == text || *end || errno)
+        return op_load_fail(load, "metadata %s: \"%s\" is no integer", name, text);
+    *value = v;
+    return true;
+}
+
+static bool load_float(struct op_load *load, const char *name, const char *text, float *value)
+{
+    char *end;
+    const double v = strtod(text, &end);
+    if (isspace((unsigned char) *text) || end == text || *end || !isfinite(v) || !isfinite((float) v))
+        return op_load_fail(load, "metadata %s: \"%s\" is no finite f32", name, text);
+    *value = (float) v;
+    return true;
+}
+
+static bool load_choice(struct op_load *load, const struct op_scalar *s, const char *text, int *value)
+{
+    char list[128] = "";
+    for (int i = 0; s->choices[i]; i++) {
+        if (!strcmp(s->choices[i], text)) {
+            *value = i;
+            return true;
+        }
+        const size_t at = strlen(list);
+        (void) snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", s->choices[i]);
+    }
+    return op_load_fail(load, "metadata %s: \"%s\" is none of %s", s->name, text, list);
+}
+
+static bool load_dtype(struct op_load *load, const char *name, const char *text, clinfer_dtype *value)
+{
+    for (int i = CLINFER_F32; i <= CLINFER_U32; i++)
+        if (!strcmp(clinfer_dtype_str((clinfer_dtype) i), text)) {
+            *value = (clinfer_dtype) i;
+            return true;
+        }
+    return op_load_fail(load, "metadata %s: \"%s\" is no type", name, text);
+}
+
+static bool load_scalar(struct op_load *load, const struct op_scalar *s)
+{
+    const char *text = st_meta_get(&load->c->file, s->name);
+    if (!text && !s->fallback)
+        return op_load_fail(load, "metadata %s is missing", s->name);
+    text = text ? text : s->fallback;
+    void *to = field(load, s->offset);
+    switch (s->kind) {
+    case OP_INT64:
+        return op_load_int(load, s->name, text, to);
+    case OP_FLOAT:
+        return load_float(load, s->name, text, to);
+    case OP_CHOICE:
+        return load_choice(load, s, text, to);
+    case OP_DTYPE:
+        return load_dtype(load, s->name, text, to);
+    }
+    return false;
+}
+
+// These may be 0; everything else has a row to work on.
+static bool may_be_empty(char axis)
+{
+    return strchr("TBMPFRNXGijkln", axis) != NULL;
+}
+
+static bool load_axis(struct op_load *load, const struct op_tensor *t, int i, int64_t extent)
+{
+    const unsigned char letter = (unsigned char) t->axes[i];
+    if (!extent && !may_be_empty(t->axes[i]))
+        return op_load_fail(load, "%s: axis %d is empty", t->name, i);
+    if (load->axis[letter] < 0) {
+        load->axis[letter] = extent;
+        load->axis_from[letter] = t->name;
+    }
+    if (load->axis[letter] != extent)
+        return op_load_fail(load, "%s: axis %d is %lld, but %lld in %s", t->name, i, (long long) extent,
+                            (long long) load->axis[letter], load->axis_from[letter]);
+    return true;
+}
+
+static struct op_buffer *add_buffer(struct op_load *load, const struct op_tensor *t, clinfer_dtype dtype)
+{
+    struct op_buffer *b = &load->c->buffers[load->c->num_buffers++];
+    b->tensor = t;
+    b->dtype = dtype;
+    b->rank = (int) strlen(t->axes);
+    return b;
+}
+
+// Points the params at the buffer; a cache's extents come from its blocks.
+static void place(struct op_load *load, const struct op_buffer *b)
+{
+    clinfer_kv_cache *kv = field(load, load->c->op->kv);
+    clinfer_tensor *t = field(load, b->tensor->offset);
+    if (b->tensor->place == OP_SCALES) {
+        kv->scales = (cl_mem) b->data;
+        return;
+    }
+    if (b->tensor->place == OP_BLOCKS) {
+        kv->mem = (cl_mem) b->data;
+        kv->dtype = b->dtype;
+        kv->num_pages = b->shape[0];
+        kv->planes = (int) b->shape[1];
+        kv->num_layers = b->shape[2];
+        kv->page_size = b->shape[3];
+        kv->num_heads = b->shape[4];
+        kv->head_size = b->shape[5];
+        return;
+    }
+    t->mem = (cl_mem) b->data;
+    t->dtype = b->dtype;
+    t->rank = b->rank;
+    memcpy(t->shape, b->shape, sizeof t->shape);
+}
+
+static bool load_input(struct op_load *load, const struct op_tensor *t)
+{
+    struct st_tensor *s = st_find(&load->c->file, t->name);
+    if (!s)
+        return t->optional || op_load_fail(load, "tensor %s is missing", t->name);
+    if (s->rank + 1 == (int) strlen(t->axes) && t->axes[0] == 'n') { // one row of ids may come as a vector
+        memmove(s->shape + 1, s->shape, (size_t) s->rank++ * sizeof *s->shape);
+        s->shape[0] = 1;
+    }
+    if (s->rank != (int) strlen(t->axes))
+        return op_load_fail(load, "%s has %d axes, not %d", t->name, s->rank, (int) strlen(t->axes));
+    if (!(t->types >> s->dtype & 1))
+        return op_load_fail(load, "%s is %s, which it cannot be", t->name, clinfer_dtype_str(s->dtype));
+    struct op_buffer *b = add_buffer(load, t, s->dtype);
+    for (int i = 0; i < s->rank; i++)
+        if (!load_axis(load, t, i, s->shape[i]))
+            return false;
+    memcpy(b->shape, s->shape, sizeof b->shape);
+    b->bytes = s->bytes;
+    b->initial = s->data;
+    b->data = s->data;
+    if (t->role == OP_INOUT && !(b->data = malloc(b->bytes ? b->bytes : 1)))
+        return op_load_fail(load, "no memory for %s", t->name);
+    place(load, b);
+    return true;
+}
+
+static bool load_output(struct op_load *load, const struct op_tensor *t)
+{
+    clinfer_dtype dtype = ((clinfer_tensor *) field(load, t->offset))->dtype;
+    if (t->like)
+        dtype = op_case_buffer(load->c, t->like)->dtype;
+    if (!(t->types >> dtype & 1))
+        return op_load_fail(load, "%s is %s, which it cannot be", t->name, clinfer_dtype_str(dtype));
+    struct op_buffer *b = add_buffer(load, t, dtype);
+    b->bytes = clinfer_dtype_size(dtype);
+    for (int i = 0; i < b->rank; i++) {
+        b->shape[i] = load->axis[(unsigned char) t->axes[i]];
+        if (b->shape[i] && b->bytes > SIZE_MAX / 2 / (size_t) b->shape[i])
+            return op_load_fail(load, "%s is too large", t->name);
+        b->bytes *= (size_t) b->shape[i];
+    }
+    if (!(b->data = calloc(b->bytes ? b->bytes : 1, 1)))
+        return op_load_fail(load, "no memory for %s", t->name);
+    place(load, b);
+    return true;
+}
+
+static bool load_scales(struct op_load *load)
+{
+    clinfer_kv_cache *kv = field(load, load->c->op->kv);
+    const char *text = st_meta_get(&load->c->file, "kv_scale_granularity");
+    const int64_t groups = load->axis['G'];
+    if (!kv->scales)
+        return true;
+    if (kv->dtype != CLINFER_F8_E4M3)
+        return op_load_fail(load, "kv_scales goes with F8_E4M3 blocks, and kv_blocks is %s",
+                            clinfer_dtype_str(kv->dtype));
+    if (groups < 1)
+        return op_load_fail(load, "kv_scales: axis 5 is empty");
+    kv->scale_group = op_groups(kv->head_size, groups);
+    if (text && !op_load_int(load, "kv_scale_granularity", text, &kv->scale_group))
+        return false;
+    if (kv->scale_group < 1 || kv->scale_group > INT32_MAX ||
+        op_groups(kv->head_size, kv->scale_group) != groups)
+        return op_load_fail(load, "kv_scales has %lld groups of %lld for a head of %lld", (long long) groups,
+                            (long long) kv->scale_group, (long long) kv->head_size);
+    return true;
+}
+
+// An empty cache may claim any extents; products of these are used without a check.
+static bool check_page(struct op_load *load)
+{
+    int64_t elements = 1;
+    for (const char *axis = "pLSKD"; *axis; axis++) {
+        const int64_t extent = load->axis[(unsigned char) *axis];
+        if (extent > ((int64_t) 1 << 48) / elements)
+            return op_load_fail(load, "kv_blocks: a page is too large");
+        elements *= extent;
+    }
+    return true;
+}
+
+static bool load_cache(struct op_load *load)
+{
+    const clinfer_kv_cache *kv = field(load, load->c->op->kv);
+    const int64_t layer = *(const int64_t *) field(load, load->c->op->layer);
+    if (load->axis['p'] > 2)
+        return op_load_fail(load, "kv_blocks: axis 1 is %lld, not 1 or 2", (long long) load->axis['p']);
+    if (layer < 0 || layer >= kv->num_layers)
+        return op_load_fail(load, "layer_idx is %lld, the cache has %lld layers", (long long) layer,
+                            (long long) kv->num_layers);
+    if (load->axis['O'] != load->axis['B'] + 1)
+        return op_load_fail(load, "input_row_offsets has %lld entries for %lld requests",
+                            (long long) load->axis['O'], (long long) load->axis['B']);
+    return check_page(load) && load_scales(load);
+}
+
+static bool load_op(struct op_load *load)
+{
+    const struct op_desc *op = load->c->op;
+    if (!(load->c->params = calloc(1, op->params_size)))
+        return op_load_fail(load, "no memory");
+    for (int i = 0; i < op->num_scalars; i++)
+        if (!load_scalar(load, &op->scalars[i]))
+            return false;
+    for (int i = 0; i < op->num_tensors; i++)
+        if (!(op->tensors[i].role == OP_OUT ? load_output : load_input)(load, &op->tensors[i]))
+            return false;
+    op_case_reset(load->c);
+    return load_cache(load) && op->check(load) && op_check_contents(load);
+}
+
+bool op_case_load(const char *path, struct op_case *c, char *error, size_t error_size)
+{
+    struct op_load load = { 0 };
+    memset(c, 0, sizeof *c);
+    load.path = path;
+    load.c = c;
+    load.error = error;
+    load.error_size = error_size;
+    for (int i = 0; i < 128; i++)
+        load.axis[i] = -1;
+    if (!st_read(path, &c->file, error, error_size))
+        return false;
+    const char *name = st_meta_get(&c->file, "op");
+    bool ok = name ? (c->op = op_find(name)) != NULL || op_load_fail(&load, "no op is called \"%s\"", name)
+                   : op_load_fail(&load, "metadata op is missing");
+    if (!(ok = ok && load_op(&load)))
+        op_case_free(c);
+    return ok;
+}

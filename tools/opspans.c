@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which elements of a new token's row each op writes, and what their values were rounded to on the way.
+#include "compare.h"
+
+#include <string.h>
+
+static int span(struct op_span *s, int64_t first, int64_t count, clinfer_dtype inner, int units)
+{
+    *s = (struct op_span){ first, count, inner, units, OP_NO_SUM };
+    return count > 0;
+}
+
+// A rounding to `inner` counts as one of its own where the store goes to another type.
+static int units_of(clinfer_dtype inner, clinfer_dtype stored)
+{
+    return inner == stored ? 1 : 2;
+}
+
+int op_spans_fused_qk_rope(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    const struct clinfer_fused_qk_rope_params *p = c->params;
+    const int64_t size = strcmp(tensor, "output") ? p->kv.head_size : p->output.shape[2];
+    const int64_t r = p->freqs_cis.shape[1];
+    (void) head;
+    return span(spans, p->interleaved ? size - r : 0, r, CLINFER_F32, 1);
+}
+
+int op_spans_rms_norm_kv_cache(const struct op_case *c, const char *tensor, int64_t head,
+                               struct op_span *spans)
+{
+    const struct clinfer_rms_norm_kv_cache_params *p = c->params;
+    const int64_t before = p->rows == CLINFER_WHOLE_ROW ? head * p->kv.head_size : 0;
+    const int64_t left = p->gamma.shape[0] - before;
+    const int units = p->cast == CLINFER_CAST_THEN_MULTIPLY ? 2 : units_of(p->gamma.dtype, p->kv.dtype);
+    (void) tensor;
+    return span(spans, 0, left < p->kv.head_size ? left : p->kv.head_size, p->gamma.dtype, units);
+}
+
+int op_spans_mla_fused_rope_rmsnorm(const struct op_case *c, const char *tensor, int64_t head,
+                                    struct op_span *spans)
+{
+    const struct clinfer_mla_fused_rope_rmsnorm_params *p = c->params;
+    const clinfer_dtype q = p->q_rope.dtype, in = p->kv_input.dtype;
+    const int64_t latent = p->gamma.shape[0];
+    (void) head;
+    if (!strcmp(tensor, "q_rope_output"))
+        return span(spans, 0, p->q_rope.shape[2], q, units_of(q, p->q_rope_output.dtype));
+    int n = span(spans, 0, latent, p->gamma.dtype, 2); // t(t(x * r) * gamma)
+    n += span(spans + n, latent, p->kv.head_size - latent, in, units_of(in, p->kv.dtype));
+    return n;
+}
+
+// Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
+static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
+{
+    clinfer_dtype inner = cmp_narrower(p->q.dtype, p->kv.dtype);
+    inner = cmp_narrower(inner, p->kv_norm_gamma.dtype);
+    const int n = span(spans, 0, p->output.shape[2], inner, 1);
+    spans->sum = p->w_uk.dtype == CLINFER_F8_E4M3 ? OP_SUM_QUANTISED : OP_SUM_ROUNDED;
+    return n;
+}
+
+int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int64_t head,
+                               struct op_span *spans)
+{
+    const struct clinfer_mla_decode_branch_params *p = c->params;
+    const int64_t latent = p->kv_norm_gamma.shape[0];
+    (void) head;
+    if (!strcmp(tensor, "output"))
+        return output_span(p, spans);
+    int n = span(spans, 0, latent, p->kv_norm_gamma.dtype, 2); // t(t(x * r) * gamma)
+    n += span(spans + n, latent, p->kv.head_size - latent, CLINFER_F32, 1);
+    return n;
+}
