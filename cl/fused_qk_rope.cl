@@ -20,7 +20,7 @@
 #define ROTATE(format) FORMAT(format, rotate_halves)
 #endif
 
-#if MROPE_SECTIONS
+#if MROPE_SECTIONS && ROPE_DIM
 // The row of position_ids that pair p takes.
 static inline int section_of(int p)
 {
@@ -75,21 +75,6 @@ static inline bool load_sections(const struct paged *c, uint t, __global const u
 }
 #endif
 
-static inline bool find_rotation(const struct paged *c, uint t, const struct token *tok, __global const uint *ids,
-                                 ulong ids_stride, __global const ELEM(FREQS_T) *freqs, ulong freqs_stride, uint rows,
-                                 struct rotation *r)
-{
-#if MROPE_SECTIONS
-    return load_sections(c, t, ids, ids_stride, freqs, freqs_stride, rows, r);
-#else
-    const ulong position = POSITION_IDS ? ids[t] : tok->position;
-    if (!check_position(c, t, position, rows))
-        return false;
-    load_rotation(freqs + position * freqs_stride, r);
-    return true;
-#endif
-}
-
 static inline void rotate_key(const struct paged *c, const struct token *tok, int head, const struct rotation *r)
 {
     __global ELEM(CACHE_T) *k = c->kv + tok->row + (ulong) head * HEAD_SIZE;
@@ -117,9 +102,16 @@ __kernel void fused_qk_rope(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR3(ELE
     struct token tok;
     struct rotation r;
     check_offsets(&c, t);
-    if (!find_token(&c, t, &tok) || !find_rotation(&c, t, &tok, position_ids + position_ids_at, position_ids_stride0,
-                                                   freqs + freqs_at, freqs_stride0, freqs_rows, &r))
+    if (!find_token(&c, t, &tok))
         return;
+    __global const uint *ids = position_ids + position_ids_at;
+#if MROPE_SECTIONS && ROPE_DIM
+    if (!load_sections(&c, t, ids, position_ids_stride0, freqs + freqs_at, freqs_stride0, freqs_rows, &r))
+        return;
+#else
+    if (!find_rotation(&c, t, POSITION_IDS ? ids[t] : tok.position, freqs + freqs_at, freqs_stride0, freqs_rows, &r))
+        return;
+#endif
     for (int h = 0; h < HEADS; h++) {
         __global const ELEM(Q_T) *from = q + q_at + t * q_stride0 + h * q_stride1;
         __global ELEM(Q_T) *to = output + output_at + t * output_stride0 + h * output_stride1;

@@ -67,9 +67,9 @@ __kernel void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM(W_T
                      TENSOR3(ELEM(Y_T), y), TENSOR1(const uint, valid), float alpha)
 {
     const int first = get_global_id(0) * ITEM_ROWS, h = get_global_id(1), t0 = get_global_id(2) * ITEM_TOKENS;
-    if (t0 >= count)
-        return;
     const int tokens = min((int) count, t0 + ITEM_TOKENS);
+    if (t0 >= tokens)
+        return;
     const struct weights m = { w + w_at + h * w_stride0, w_stride1, w_scale + w_scale_at + h * w_scale_stride0, w_scale_stride1 };
     __global const float *xh = x + x_at + h * x_stride1;
     for (int row = first; row < min(first + ITEM_ROWS, ROWS); row += ROW_TILE)

@@ -59,12 +59,11 @@ __kernel void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma), TE
     struct token tok;
     struct rotation r;
     check_offsets(&c, t);
-    const bool found = find_token(&c, t, &tok) && (!ROPE_DIM || check_position(&c, t, tok.position, freqs_rows));
+    const bool found = find_token(&c, t, &tok) &&
+                       find_rotation(&c, t, tok.position, freqs + freqs_at, freqs_stride0, freqs_rows, &r);
     valid[valid_at + t] = found;
     if (!found)
         return;
-    if (ROPE_DIM)
-        load_rotation(freqs + freqs_at + tok.position * freqs_stride0, &r);
     float x[MLA_ROW];
 #if SCALE_GROUP
     load_groups(c.kv + tok.row, c.scales + tok.scales_row, x, 0, ROW);

@@ -29,10 +29,8 @@ __kernel void mla_fused_rope_rmsnorm(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TE
     struct token tok;
     struct rotation r;
     check_offsets(&c, t);
-    if (!find_token(&c, t, &tok) || (ROPE_DIM && !check_position(&c, t, tok.position, freqs_rows)))
+    if (!find_token(&c, t, &tok) || !find_rotation(&c, t, tok.position, freqs + freqs_at, freqs_stride0, freqs_rows, &r))
         return;
-    if (ROPE_DIM)
-        load_rotation(freqs + freqs_at + tok.position * freqs_stride0, &r);
 
     float x[MLA_ROW];
     FORMAT(KV_INPUT_T, load_row)(kv_input + kv_input_at + t * kv_input_stride0, x, LATENT + ROPE_DIM);

@@ -26,8 +26,7 @@ static struct sizes sizes_of(const struct clinfer_mla_decode_branch_params *p)
 static bool token_at(const struct clinfer_mla_decode_branch_params *p, int64_t token, struct ref_token *at,
                      double *table)
 {
-    return ref_token_at(&p->batch, &p->kv, p->q.shape[0], token, at) &&
-           (!p->max_context || at->pos < p->max_context) && ref_table_row(&p->freqs_cis, at->pos, table);
+    return ref_token_at(&p->batch, &p->kv, p->q.shape[0], token, at) && ref_table_row(&p->freqs_cis, at->pos, table);
 }
 
 static void update_row(const struct clinfer_mla_decode_branch_params *p, const struct ref_token *at,
@@ -139,7 +138,6 @@ static struct keys read_keys(const struct clinfer_mla_decode_branch_params *p, c
     keys.n = (int64_t) ref_u32(&p->batch.cache_lengths, b, 0) + ref_u32(offsets, b + 1, 0) -
              ref_u32(offsets, b, 0);
     keys.n = keys.n < reach ? keys.n : reach;
-    keys.n = p->max_context && p->max_context < keys.n ? p->max_context : keys.n;
     keys.rows = ref_alloc(keys.n * rows.head_size);
     keys.seen = ref_alloc(keys.n);
     for (int64_t k = 0; k < keys.n; k++) {

@@ -27,21 +27,21 @@ bool clf_kv_resolve(const clinfer_kv_cache *kv, struct clf_kv_layout *l)
                       &l->scales_layer, &l->scales_plane, &l->scales_page);
 }
 
-// Elements from the first to past the last, or -1 where planes would overlap or the product does not fit.
+// Elements from the first to past the last, or -1 where planes would overlap or the product does not fit: also
+// in a cache without pages, since a layer's offset is a product of the same strides.
 static int64_t extent_of(const clinfer_kv_cache *kv, const struct clf_kv_layout *l, int64_t row, int64_t layer,
                          int64_t plane, int64_t page)
 {
-    const int64_t count[3] = { kv->num_pages, l->planes, l->layers }, stride[3] = { page, plane, layer };
+    const int64_t pages = kv->num_pages ? kv->num_pages : 1;
+    const int64_t count[3] = { pages, l->planes, l->layers }, stride[3] = { page, plane, layer };
     int64_t n = row;
-    if (!kv->num_pages)
-        return 0;
     for (int i = 0; i < 3; i++) {
         int64_t step;
         if (stride[i] < 0 || (count[i] > 1 && stride[i] < row) || __builtin_mul_overflow(count[i] - 1, stride[i], &step) ||
             __builtin_add_overflow(n, step, &n))
             return -1;
     }
-    return n;
+    return kv->num_pages ? n : 0;
 }
 
 static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache *kv, int64_t layer_idx)

@@ -49,7 +49,7 @@ struct clinfer_mla_decode_branch_params {
     clinfer_mask mask;
     int64_t local_window_size;    // W >= 1 for the masks that name it, else ignored
     clinfer_score_mod score_mod;
-    int64_t max_context;          // an upper bound of the keys of a request, for the schedule; 0: columns * S
+    int64_t max_context;          // keys of the longest request, for the schedule only; 0: columns * S
     // Splits of the key range, merged afterwards; 0: chosen from device and shapes. A fixed number gives the
     // same bits for a request in any batch.
     int num_splits;

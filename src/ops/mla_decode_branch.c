@@ -101,7 +101,9 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
     s.head_blocks = blocks(H, s.tile.head_block);
     s.splits = p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
     const int64_t head_rows = blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
-    const int64_t parts = T * s.splits * s.head_blocks;
+    int64_t parts;
+    if (__builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
+        parts = -1; // as a size, more than any workspace has
     s.valid = clf_reserve(plan, T, 4);
     s.q_nope = clf_reserve(plan, T * H, 4 * CLF_DIM(plan, 'N'));
     s.q_full = clf_reserve(plan, T * H, 4 * row);

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kernel_syntax.py CLANG CL_DIR: every kernel passes clang's checks over its macro matrix, and says #error without a macro.
+
+One macro at a time takes each of its values, the others keep their first. Ends with the plain closing line.
+"""
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+clang, cl_dir = sys.argv[1:3]
+FLOATS = ["bf16", "f32", "f16"]
+CACHE = FLOATS + ["f8_e4m3"]
+PAGED = {"DENORMALS": [1, 0], "ROUNDED_DIVIDE": [1, 0], "CACHE_T": CACHE, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SCALE_GROUP": [0]}
+MLA = {**PAGED, "KV_HEADS": [1], "HEAD_SIZE": [80], "Q_T": FLOATS, "GAMMA_T": FLOATS, "FREQS_T": FLOATS, "LATENT": [64],
+       "ROPE_DIM": [16]}
+SCALED = {"CACHE_T": ["f8_e4m3"], "SCALE_GROUP": [16, 20, 128]}
+TILES = {"HEAD_BLOCK": [16, 3, 40], "TILE": [32], "QK_HEADS": [1], "QK_KEYS": [16, 4], "PV_HEADS": [4], "PV_VECTORS": [4, 1]}
+
+KERNELS = {
+    "fused_qk_rope": [
+        {**PAGED, "Q_T": FLOATS, "FREQS_T": FLOATS, "HEADS": [4], "Q_SIZE": [64], "ROPE_DIM": [32, 0, 6, 64], "INTERLEAVED": [1, 0],
+         "POSITION_IDS": [0, 1], "MROPE_SECTIONS": [0]},
+        {**PAGED, "HEAD_SIZE": [64], "Q_T": ["bf16"], "FREQS_T": FLOATS, "HEADS": [4], "Q_SIZE": [64], "ROPE_DIM": [32],
+         "INTERLEAVED": [1, 0], "POSITION_IDS": [1], "MROPE_SECTIONS": range(1, 9), **{f"MROPE_END{i}": [4 * i + 4] for i in range(8)}},
+        {**PAGED, **SCALED, "HEAD_SIZE": [64], "Q_T": ["bf16"], "FREQS_T": ["f32"], "HEADS": [4], "Q_SIZE": [64], "ROPE_DIM": [32],
+         "INTERLEAVED": [1, 0], "POSITION_IDS": [0], "MROPE_SECTIONS": [0]},
+    ],
+    "rms_norm_kv_cache": [
+        {**PAGED, "GAMMA_T": FLOATS, "NORM_SIZE": [13, 1], "WHOLE_ROW": [0, 1], "CAST_FIRST": [0, 1]},
+        {**PAGED, **SCALED, "GAMMA_T": FLOATS, "NORM_SIZE": [13], "WHOLE_ROW": [0, 1], "CAST_FIRST": [0, 1]},
+    ],
+    "mla_fused_rope_rmsnorm": [
+        {**MLA, "OUT_T": CACHE, "KV_INPUT_T": FLOATS, "HEADS": [4]},
+        {**MLA, **SCALED, "OUT_T": ["f8_e4m3"], "KV_INPUT_T": FLOATS, "HEADS": [4]},
+        {**MLA, "ROPE_DIM": [0], "HEAD_SIZE": [64], "OUT_T": ["bf16"], "KV_INPUT_T": ["bf16"], "HEADS": [4]},
+    ],
+    "mla_decode_branch": [
+        {**MLA, **TILES, "HEADS": [40], "NOPE": [32, 0, 7], "MASK": range(5), "ALIBI": [0, 1], "QUANT_BLOCK": [0, 32, 20]},
+        {**MLA, **TILES, **SCALED, "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
+        {**MLA, **TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
+    ],
+    "matmul": [
+        {"DENORMALS": [1, 0], "W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
+         "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [4, 1], "ROW_TILE": [4, 8], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
+    ],
+}
+# Wanted only as far as MROPE_SECTIONS says.
+OPTIONAL = {f"MROPE_END{i}" for i in range(8)}
+
+
+def compile_(kernel, macros):
+    command = [clang, "-fsyntax-only", "-Werror", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Wundef",
+               "-Wdouble-promotion", "-target", "spir64", "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
+               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, kernel + ".cl")]
+    p = subprocess.run(command, capture_output=True, text=True)
+    return p.returncode == 0, p.stderr
+
+
+def jobs():
+    """(what, kernel, macros, whether it is to pass)"""
+    for kernel, sets in KERNELS.items():
+        for macros in sets:
+            base = {k: list(v)[0] for k, v in macros.items()}
+            yield "base", kernel, base, True
+            for k, values in macros.items():
+                for v in list(values)[1:]:
+                    yield f"{k}={v}", kernel, {**base, k: v}, True
+        first = {k: list(v)[0] for k, v in sets[0].items()}
+        for k in first:
+            if k not in OPTIONAL:
+                yield f"without {k}", kernel, {n: v for n, v in first.items() if n != k}, False
+
+
+def check(job):
+    what, kernel, macros, want = job
+    ok, errors = compile_(kernel, macros)
+    good = ok == want and (want or "must be defined" in errors or " wants " in errors)
+    return good, f"FAILED {kernel} {what}: {errors[:1500] or 'passes the check'}"
+
+
+with ThreadPoolExecutor(os.cpu_count()) as pool:
+    results = list(pool.map(check, jobs()))
+for good, text in results:
+    if not good:
+        print(text)
+passed = sum(good for good, _ in results)
+print(f"{passed} passed, {len(results) - passed} failed")
+sys.exit(passed != len(results))

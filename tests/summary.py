@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""summary.py [--reports N] TESTLOG.json...: what failed, what was skipped and why, and one closing line over all programs.
+
+A Criterion program counts its tests, a plain one its "N passed, N failed" line, anything else itself. Each of N
+sanitizer reports counts as a failure.
+"""
+import json
+import re
+import sys
+
+CRITERION = re.compile(r"Synthesis: Tested: *(\d+) \| Passing: *(\d+) \| Failing: *(\d+) \| Crashing: *(\d+)")
+PLAIN = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.M)
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+SANITIZER = re.compile(r"ERROR: (?:Address|Leak)Sanitizer|runtime error:")
+
+
+def count(test):
+    """(passed, failed, skipped) of one program's entry in the log."""
+    text = ANSI.sub("", test.get("stdout", "") + "\n" + test.get("stderr", ""))
+    synthesis, plain = CRITERION.findall(text), PLAIN.findall(text)
+    if test["result"] == "SKIP":
+        return 0, 0, 1
+    if synthesis:
+        tested, passing, failing, crashing = map(int, synthesis[-1])
+        passed, failed, skipped = passing, failing + crashing, max(0, tested - passing - failing - crashing)
+    elif plain:
+        passed, failed, skipped = (int(v or 0) for v in plain[-1])
+    else:
+        passed, failed, skipped = int(test["result"] == "OK"), 0, 0
+    # A program that ends badly after all its tests passed, or that a sanitizer spoke in, has failed.
+    if failed == 0 and (test["result"] != "OK" or SANITIZER.search(text)):
+        failed = 1
+    return passed, failed, skipped
+
+
+total, paths = [0, 0, 0], sys.argv[1:]
+if paths[0] == "--reports":
+    total[1] = int(paths[1])
+    paths = paths[2:]
+for path in paths:
+    with open(path) as log:
+        tests = [json.loads(line) for line in log if line.strip()]
+    for test in tests:
+        counts = count(test)
+        total = [a + b for a, b in zip(total, counts)]
+        text = ANSI.sub("", test.get("stdout", "") + test.get("stderr", ""))
+        if counts[1]:
+            print(f"---- {test['name']} ({test['result']}) in {path}\n{text[-6000:]}")
+        for line in text.splitlines():
+            if "SKIP" in line:
+                print(f"     {test['name']}: {line.strip()}")
+print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+sys.exit(total[1] != 0 or total[0] == 0)
