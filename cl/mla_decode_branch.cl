@@ -32,12 +32,8 @@ static inline void quantise(float *x, int n)
     for (int g = 0; g < n; g += QUANT_BLOCK) {
         const int size = min(QUANT_BLOCK, n - g);
         const float scale = divide(min(amax_of(x + g, size), 1200.0f), 448.0f), inverse = inverse_scale(scale);
-        for (int i = 0; i < size; i += 16) {
-            float lane[16];
-            vstore16(f8_e4m3_round(scaled(lanes_of(x + g, i, size), inverse)) * scale, 0, lane);
-            for (int j = i; j < min(i + 16, size); j++)
-                x[g + j] = lane[j - i];
-        }
+        for (int i = 0; i < size; i += 16)
+            put_lanes(f8_e4m3_round(scaled(lanes_of(x + g, i, size), inverse)) * scale, x + g, i, size);
     }
 #endif
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm of the new K rows, in place. Row set: a work-item takes one token; each row is read twice, the second
-// time from the nearest cache.
+// RMSNorm of the new K rows, in place. Row set: a work-item takes one token, so that gamma is decoded once for all its
+// heads; a row is read once and kept in vectors.
 #include "lib/paged.clh"
 #include "lib/quant.clh"
 #include "lib/norm.clh"
@@ -10,58 +10,72 @@
 #endif
 
 #define ROWS (WHOLE_ROW ? 1 : KV_HEADS)
-#define LANES_AT(i) min(16, NORM_SIZE - (i))
+#define NORM_VECTORS VECTORS(NORM_SIZE)
+#define LANES_AT(v) min(16, NORM_SIZE - 16 * (v))
 
-static inline float16 normalised(float16 x, float16 gamma, float r, float offset)
+// gamma + w, as each order of cast takes it.
+static inline void load_weights(__global const ELEM(GAMMA_T) *gamma, float weight_offset, float16 *weight)
 {
-#if CAST_FIRST
-    return FORMAT(GAMMA_T, round)(FORMAT(GAMMA_T, round)(x * r) * FORMAT(GAMMA_T, round)(gamma + offset));
-#else
-    return FORMAT(GAMMA_T, round)(x * r * (gamma + offset));
-#endif
+    const float16 offset = FORMAT(GAMMA_T, round)((float16) weight_offset);
+#pragma unroll 16
+    for (int v = 0; v < NORM_VECTORS; v++) {
+        weight[v] = FORMAT(GAMMA_T, load)(gamma + 16 * v, LANES_AT(v)) + offset;
+        if (CAST_FIRST)
+            weight[v] = FORMAT(GAMMA_T, round)(weight[v]);
+    }
+}
+
+// x -> t(x * r * weight) or t(t(x * r) * weight), for a row whose values are in gamma's type t; the store that
+// follows rounds too.
+static inline void normalise(float16 *x, const float16 *weight, float epsilon)
+{
+    float16 sum[2] = { 0.0f, 0.0f };
+#pragma unroll 16
+    for (int v = 0; v < NORM_VECTORS; v++)
+        sum[v % 2] = fma(x[v], x[v], sum[v % 2]);
+    const float r = inverse_rms(sum16(sum[0] + sum[1]), NORM_SIZE, epsilon);
+#pragma unroll 16
+    for (int v = 0; v < NORM_VECTORS; v++)
+        x[v] = (CAST_FIRST ? FORMAT(GAMMA_T, round)(x[v] * r) : x[v] * r) * weight[v];
 }
 
 #if !SCALE_GROUP
-static inline void norm_row(__global ELEM(CACHE_T) *row, __global const ELEM(GAMMA_T) *gamma, float epsilon, float offset)
+static inline void norm_row(__global ELEM(CACHE_T) *row, const float16 *weight, float epsilon)
 {
-    float16 sum[2] = { 0.0f, 0.0f };
-#pragma unroll 8
-    for (int i = 0; i < NORM_SIZE; i += 16) {
-        const float16 x = FORMAT(GAMMA_T, round)(FORMAT(CACHE_T, load)(row + i, LANES_AT(i)));
-        sum[i / 16 % 2] = fma(x, x, sum[i / 16 % 2]);
+    float16 x[NORM_VECTORS];
+#pragma unroll 16
+    for (int v = 0; v < NORM_VECTORS; v++) {
+        x[v] = FORMAT(CACHE_T, load)(row + 16 * v, LANES_AT(v));
+#if !EXACT_IN(CACHE_T, GAMMA_T)
+        x[v] = FORMAT(GAMMA_T, round)(x[v]);
+#endif
     }
-    const float r = inverse_rms(sum16(sum[0] + sum[1]), NORM_SIZE, epsilon);
-#pragma unroll 8
-    for (int i = 0; i < NORM_SIZE; i += 16) {
-        const float16 x = FORMAT(GAMMA_T, round)(FORMAT(CACHE_T, load)(row + i, LANES_AT(i)));
-        FORMAT(CACHE_T, store)(row + i, normalised(x, FORMAT(GAMMA_T, load)(gamma + i, LANES_AT(i)), r, offset), LANES_AT(i));
+    normalise(x, weight, epsilon);
+#pragma unroll 16
+    for (int v = 0; v < NORM_VECTORS; v++) {
+#if FORMAT_ID(CACHE_T) != FORMAT_ID(GAMMA_T)
+        x[v] = FORMAT(GAMMA_T, round)(x[v]);
+#endif
+        FORMAT(CACHE_T, store)(row + 16 * v, x[v], LANES_AT(v));
     }
 }
 #else
 // Dims of head h that the norm reaches, where a row is `heads` heads.
 #define REACH(h) clamp(NORM_SIZE - (h) * HEAD_SIZE, 0, HEAD_SIZE)
 
-static inline void norm_scaled_row(__global uchar *row, __global float *scales, __global const ELEM(GAMMA_T) *gamma,
-                                   int heads, float epsilon, float offset)
+static inline void norm_scaled_row(__global uchar *row, __global float *scales, const float16 *weight, int heads, float epsilon)
 {
-    float x[(WHOLE_ROW ? KV_HEADS : 1) * HEAD_SIZE];
+    float values[(WHOLE_ROW ? KV_HEADS : 1) * HEAD_SIZE];
+    float16 x[NORM_VECTORS];
     for (int h = 0; h < heads; h++)
-        load_groups(row + h * HEAD_SIZE, scales + h * SCALE_GROUPS, x + h * HEAD_SIZE, 0, REACH(h));
-    float16 sum = 0.0f;
-    for (int i = 0; i < NORM_SIZE; i += 16) {
-        const float16 v = FORMAT(GAMMA_T, round)(lanes_of(x, i, NORM_SIZE));
-        sum = fma(v, v, sum);
-    }
-    const float r = inverse_rms(sum16(sum), NORM_SIZE, epsilon);
-    for (int i = 0; i < NORM_SIZE; i += 16) {
-        float lane[16];
-        const float16 v = FORMAT(GAMMA_T, round)(lanes_of(x, i, NORM_SIZE));
-        vstore16(normalised(v, FORMAT(GAMMA_T, load)(gamma + i, LANES_AT(i)), r, offset), 0, lane);
-        for (int j = 0; j < LANES_AT(i); j++)
-            x[i + j] = lane[j];
-    }
+        load_groups(row + h * HEAD_SIZE, scales + h * SCALE_GROUPS, values + h * HEAD_SIZE, 0, REACH(h));
+    for (int v = 0; v < NORM_VECTORS; v++)
+        x[v] = FORMAT(GAMMA_T, round)(lanes_of(values, 16 * v, NORM_SIZE));
+    normalise(x, weight, epsilon);
+    for (int v = 0; v < NORM_VECTORS; v++)
+        put_lanes(FORMAT(GAMMA_T, round)(x[v]), values, 16 * v, NORM_SIZE);
     for (int h = 0; h < heads; h++)
-        store_groups(row + h * HEAD_SIZE, scales + h * SCALE_GROUPS, x + h * HEAD_SIZE, 0, REACH(h));
+        store_groups(row + h * HEAD_SIZE, scales + h * SCALE_GROUPS, values + h * HEAD_SIZE, 0, REACH(h));
 }
 #endif
 
@@ -75,14 +89,14 @@ __kernel void rms_norm_kv_cache(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma),
     check_offsets(&c, t);
     if (!find_token(&c, t, &tok))
         return;
-    const float offset = FORMAT(GAMMA_T, round)((float16) weight_offset).s0;
+    float16 weight[NORM_VECTORS];
+    load_weights(gamma + gamma_at, weight_offset, weight);
     for (int i = 0; i < ROWS; i++) {
         __global ELEM(CACHE_T) *row = c.kv + tok.row + (ulong) i * HEAD_SIZE;
 #if SCALE_GROUP
-        norm_scaled_row(row, c.scales + tok.scales_row + (ulong) i * SCALE_GROUPS, gamma + gamma_at,
-                        WHOLE_ROW ? KV_HEADS : 1, epsilon, offset);
+        norm_scaled_row(row, c.scales + tok.scales_row + (ulong) i * SCALE_GROUPS, weight, WHOLE_ROW ? KV_HEADS : 1, epsilon);
 #else
-        norm_row(row, gamma + gamma_at, epsilon, offset);
+        norm_row(row, weight, epsilon);
 #endif
     }
 }

@@ -98,8 +98,10 @@ static cl_int bind(const struct call *c, const struct clf_launch *l, cl_kernel k
     return err;
 }
 
+// A launch may outlive its context, so this has what the report takes.
 struct profiled {
-    clinfer_ctx *ctx;
+    void (*report)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
+    void *priv;
     const char *op, *kernel;
 };
 
@@ -109,7 +111,7 @@ static void CL_CALLBACK on_complete(cl_event event, cl_int status, void *data)
     cl_ulong start = 0, end = 0;
     if (status == CL_COMPLETE && !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof start, &start, NULL) &&
         !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL))
-        p->ctx->profile(p->ctx->profile_priv, p->op, p->kernel, end - start);
+        p->report(p->priv, p->op, p->kernel, end - start);
     free(p);
     clReleaseEvent(event);
 }
@@ -120,7 +122,7 @@ static void report_time(const struct call *c, const struct clf_launch *l, cl_eve
     struct profiled *p = malloc(sizeof *p);
     if (!p)
         return;
-    *p = (struct profiled) { c->ctx, c->plan->op->name, l->kernel };
+    *p = (struct profiled) { c->ctx->profile, c->ctx->profile_priv, c->plan->op->name, l->kernel };
     if (clRetainEvent(event)) {
         free(p);
     } else if (clSetEventCallback(event, CL_COMPLETE, on_complete, p)) {
@@ -200,7 +202,10 @@ static clinfer_status launch_all(struct call *c, cl_event *event)
                        : enqueue(c, c->wait, c->num_wait, event != NULL, &last, &done);
     if (err) {
         char text[128];
-        snprintf(text, sizeof text, "launch %d of %d", done + 1, c->plan->num_launches);
+        const int n = c->plan->num_launches;
+        if (last)
+            clReleaseEvent(last);
+        snprintf(text, sizeof text, done < n ? "launch %d of %d" : "flush after launch %d of %d", done < n ? done + 1 : n, n);
         return call_error(c, err, text);
     }
     if (event)

@@ -24,7 +24,6 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
     l->spec.arith = plan->caps->arith;
     l->spec.num_defs = l->num_args = 0;
     l->kernel = kernel;
-    clf_define(l, "DENORMALS", plan->caps->bits & CLINFER_CAP_DENORMALS ? 1 : 0);
     clf_define(l, "ROUNDED_DIVIDE", plan->caps->bits & CLINFER_CAP_ROUNDED_DIVIDE ? 1 : 0);
     clf_push(l, (cl_uint) count);
     return l;

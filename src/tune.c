@@ -7,7 +7,7 @@ static const struct {
     struct clf_matmul_tiles tile;
 } matmul_row_set[] = {
     { 1, { 1, 8, 32, 1 } },
-    { 3, { 2, 4, 32, 2 } },
+    { 2, { 2, 8, 32, 2 } },
     { INT64_MAX, { 4, 4, 32, 64 } },
 };
 

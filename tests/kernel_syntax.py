@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 clang, cl_dir = sys.argv[1:3]
 FLOATS = ["bf16", "f32", "f16"]
 CACHE = FLOATS + ["f8_e4m3"]
-PAGED = {"DENORMALS": [1, 0], "ROUNDED_DIVIDE": [1, 0], "CACHE_T": CACHE, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SCALE_GROUP": [0]}
+PAGED = {"ROUNDED_DIVIDE": [1, 0], "CACHE_T": CACHE, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SCALE_GROUP": [0]}
 MLA = {**PAGED, "KV_HEADS": [1], "HEAD_SIZE": [80], "Q_T": FLOATS, "GAMMA_T": FLOATS, "FREQS_T": FLOATS, "LATENT": [64],
        "ROPE_DIM": [16]}
 SCALED = {"CACHE_T": ["f8_e4m3"], "SCALE_GROUP": [16, 20, 128]}
@@ -41,8 +41,8 @@ KERNELS = {
         {**MLA, **TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
     ],
     "matmul": [
-        {"DENORMALS": [1, 0], "W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
-         "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [4, 1], "ROW_TILE": [4, 8], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
+        {"W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
+         "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
     ],
 }
 # Wanted only as far as MROPE_SECTIONS says.

@@ -26,7 +26,7 @@ static bool call_op(const struct op_case *c, const struct op_device *d, clinfer_
     *took = seconds() - start;
     if (status != CLINFER_OK) {
         (void) clinfer_ctx_error(ctx, text, sizeof text);
-        cli_error("%s: %s", c->op->name, *text ? text : clinfer_status_str(status));
+        cli_error("%s", *text ? text : clinfer_status_str(status));
     } else if (fault.code != CLINFER_FAULT_NONE) {
         cli_error("%s: fault at token %u: %s (%u)", fault.op, fault.token, clinfer_fault_str(fault.code),
                   fault.value);
