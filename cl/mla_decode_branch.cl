@@ -114,7 +114,7 @@ static inline void key_range(const struct token *tok, uint window, ulong *first,
 #if MASK == MASK_NULL
     *last = tok->keys;
 #elif MASK == MASK_SLIDING_WINDOW_CAUSAL
-    *first = p + 1 > window ? p + 1 - window : 0;
+    *first = max((long) p + 1 - (long) window, 0L);
 #elif MASK == MASK_CHUNKED || MASK == MASK_CHUNKED_CAUSAL
     *first = p / window * window;
 #endif

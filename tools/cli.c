@@ -87,6 +87,10 @@ static bool parse_option(struct scan *s, struct cli_options *o)
         o->out = value;
         return true;
     }
+    if (takes & CLI_FILTER && (value = value_of(s, "--filter", &missing)) != NULL) {
+        o->filter = value;
+        return true;
+    }
     if (takes & CLI_VARIANT && (value = value_of(s, "--set", &missing)) != NULL)
         return set_variant(o, "--set", value);
     if (takes & CLI_VARIANT && (value = value_of(s, "--arith", &missing)) != NULL)
@@ -145,9 +149,13 @@ static void log_message(void *priv, clinfer_log_level level, const char *message
 
 clinfer_ctx *cli_context(const struct cli_options *options)
 {
+    return cli_context_from(options, (struct clinfer_ctx_params){ 0 });
+}
+
+clinfer_ctx *cli_context_from(const struct cli_options *options, struct clinfer_ctx_params params)
+{
     char error[512] = "";
     clinfer_ctx *ctx = NULL;
-    struct clinfer_ctx_params params = { 0 };
     params.device = options->device;
     params.kernel_set = options->set;
     params.arith = options->arith;

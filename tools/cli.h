@@ -19,6 +19,7 @@ enum {
     CLI_DEVICE = 2,  // --device D
     CLI_OUT = 4,     // -o OUT
     CLI_VARIANT = 8, // --set row|group, --arith f32|bf16
+    CLI_FILTER = 16, // --filter TEXT
 };
 
 struct cli_command {
@@ -29,7 +30,7 @@ struct cli_command {
 
 struct cli_options {
     bool json;
-    const char *device, *out; // NULL: not given
+    const char *device, *out, *filter; // NULL: not given
     clinfer_kernel_set set;
     clinfer_arith arith;
     const char *operands[CLI_MAX_OPERANDS];
@@ -49,6 +50,8 @@ void cli_error(const char *format, ...);
 // A context on the chosen device, with its programs cached on disk. NULL, with a message, where there is
 // none. The log goes to stderr when CLINFER_LOG is set.
 clinfer_ctx *cli_context(const struct cli_options *options);
+// The same; what the options do not say is taken from `params`.
+clinfer_ctx *cli_context_from(const struct cli_options *options, struct clinfer_ctx_params params);
 
 void cli_json_string(FILE *to, const char *text);
 void cli_json_number(FILE *to, double x); // null where x is not finite
@@ -57,6 +60,7 @@ void cli_json_number(FILE *to, double x); // null where x is not finite
 int cli_finish(int status);
 
 // argv[0] is the command's name; each returns the exit status.
+int cmd_bench(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_cache(int argc, char **argv);

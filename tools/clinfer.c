@@ -11,6 +11,7 @@ static const struct {
 } commands[] = {
     { "info", cmd_info, "the devices, and what the engine makes of them" },
     { "run", cmd_run, "run a case file and compare with what it expects" },
+    { "bench", cmd_bench, "time the ops against what the device can do" },
     { "cache", cmd_cache, "list, verify, clear or fill the folder of compiled programs" },
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
