@@ -51,6 +51,11 @@ bool clf_cache_enabled(const struct clf_cache *cache)
     return cache->dir_fd >= 0 || cache->store.get;
 }
 
+bool clf_cache_writable(const struct clf_cache *cache)
+{
+    return !cache->read_only && (cache->dir_fd >= 0 || cache->store.put);
+}
+
 static enum clf_dir_found fetch(struct clf_cache *cache, const char *key, const char *name,
                                 struct clf_blob *entry)
 {

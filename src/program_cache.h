@@ -29,6 +29,8 @@ void clf_cache_close(struct clf_cache *cache);
 
 // Whether get could ever find something.
 bool clf_cache_enabled(const struct clf_cache *cache);
+// Whether put has a place to put to.
+bool clf_cache_writable(const struct clf_cache *cache);
 
 // key is text in lines of "name=value\n", with lines op=, kernel= and device= for clinfer_cache_list().
 // The payload is what was put under this very key, bit for bit, or there is none: an entry that fails any

@@ -86,7 +86,7 @@ static bool unsaved(const struct clf_program *p)
 
 clinfer_status clf_programs_save(clinfer_ctx *ctx)
 {
-    if (!clf_cache_enabled(&ctx->cache) || ctx->cache.read_only)
+    if (!clf_cache_writable(&ctx->cache))
         return CLINFER_OK;
     cl_int err = CL_SUCCESS;
     cl_command_queue queue = NULL;

@@ -56,7 +56,7 @@ Test(cache_dir, refused)
         cr_assert_eq(chown(folder, 65534, 65534), 0);
         expect_refused(folder, false, "65534");
     } else {
-        cr_log_warn("somebody else's folder left out: only root can make one");
+        left_out("somebody else's folder left out: only root can make one");
     }
     char longer[5000];
     memset(longer, 'a', sizeof longer);
@@ -88,7 +88,7 @@ Test(cache_dir, folder_without_write_permission)
     put_text(&cache, KEY, "one");
     cr_assert_eq(chmod(folder, 0500), 0);
     if (geteuid() == 0) {
-        cr_log_warn("permission bits do not bind root: done as user 65534");
+        // permission bits do not bind root
         cr_assert_eq(chown(folder, 65534, 65534), 0);
         cr_assert_eq(chmod(root, 0755), 0);
         char path[256];
@@ -162,7 +162,7 @@ Test(cache_dir, setuid_program_has_no_environment)
     setenv("CLINFER_TEST_RAISED", "1", 1);
     cr_assert_not_null(clf_getenv("CLINFER_TEST_RAISED"));
     if (geteuid() != 0) {
-        cr_log_warn("left out: only root can make somebody else's program");
+        left_out("only root can make somebody else's program");
         return;
     }
     char command[512];
@@ -172,7 +172,7 @@ Test(cache_dir, setuid_program_has_no_environment)
     const int status = system(command); // NOLINT: a fixed command
     cr_assert(WIFEXITED(status));
     if (WEXITSTATUS(status) != 41 && WEXITSTATUS(status) != 42)
-        cr_log_warn("left out: the program does not start (%d)", WEXITSTATUS(status));
+        left_out("the program does not start (%d)", WEXITSTATUS(status));
     else
         cr_assert_eq(WEXITSTATUS(status), 42);
 }
@@ -218,7 +218,7 @@ Test(cache_dir, full_disk)
     // In a mount namespace of this process alone, so that nobody else sees the disk.
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("none", root, "tmpfs", 0, "size=256k,mode=0700") != 0) {
-        cr_log_warn("left out: no right to mount a small disk");
+        left_out("no right to mount a small disk");
         return;
     }
     put_too_much();

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arguments and launches of a call: the only place that binds and enqueues for one.
+#include "call.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+clinfer_status clf_call_error(struct clf_call *c, cl_int err, const char *what)
+{
+    char text[2 * CLF_ERROR_SIZE];
+    snprintf(text, sizeof text, "%s: %s: %s", c->plan->op->name, what, clinfer_status_str((clinfer_status) err));
+    return clf_error(c->ctx, (clinfer_status) err, text);
+}
+
+static cl_int bind(const struct clf_call *c, const struct clf_launch *l, cl_kernel kernel)
+{
+    cl_int err = CL_SUCCESS;
+    for (int i = 0; !err && i < l->num_args; i++) {
+        const struct clf_arg *a = &l->arg[i];
+        const void *value = a->kind == CLF_ARG_WORKSPACE ? (const void *) &c->workspace
+                          : a->kind == CLF_ARG_FAULT     ? (const void *) &c->ctx->fault
+                                                         : (const void *) &a->v;
+        err = clSetKernelArg(kernel, (cl_uint) i, a->size, value);
+    }
+    return err;
+}
+
+// Two launches of one call may share a kernel: a later one's arguments then take the place of an earlier one's.
+static bool has_twin(const struct clf_call *c, int launch)
+{
+    for (int i = 0; i < c->plan->num_launches; i++)
+        if (i != launch && c->kernel[i] == c->kernel[launch])
+            return true;
+    return false;
+}
+
+// All arguments before the first launch, so that one which the driver refuses leaves nothing behind.
+static cl_int bind_all(const struct clf_call *c, int *done)
+{
+    cl_int err = CL_SUCCESS;
+    for (*done = 0; *done < c->plan->num_launches; ++*done)
+        if ((err = bind(c, &c->plan->launch[*done], c->kernel[*done])))
+            break;
+    return err;
+}
+
+// A launch may outlive its context, so this has what the report takes.
+struct profiled {
+    void (*report)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
+    void *priv;
+    const char *op, *kernel;
+};
+
+static void CL_CALLBACK on_complete(cl_event event, cl_int status, void *data)
+{
+    struct profiled *p = data;
+    cl_ulong start = 0, end = 0;
+    if (status == CL_COMPLETE && !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof start, &start, NULL) &&
+        !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL))
+        p->report(p->priv, p->op, p->kernel, end - start);
+    free(p);
+    clReleaseEvent(event);
+}
+
+// A launch that cannot be reported is only not reported.
+static void report_time(const struct clf_call *c, const struct clf_launch *l, cl_event event)
+{
+    struct profiled *p = malloc(sizeof *p);
+    if (!p)
+        return;
+    *p = (struct profiled) { c->ctx->profile, c->ctx->profile_priv, c->plan->op->name, l->kernel };
+    if (clRetainEvent(event)) {
+        free(p);
+    } else if (clSetEventCallback(event, CL_COMPLETE, on_complete, p)) {
+        clReleaseEvent(event);
+        free(p);
+    }
+}
+
+// Launches follow each other: by the queue's order, or by an event each. Sets *last to the final event where
+// `want_last` asks for it. *done counts the launches that the driver took.
+static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last, cl_event *last, int *done)
+{
+    cl_event previous = NULL;
+    cl_int err = CL_SUCCESS;
+    for (*done = 0; *done < c->plan->num_launches; ++*done) {
+        const struct clf_launch *l = &c->plan->launch[*done];
+        const bool final = *done == c->plan->num_launches - 1;
+        const bool need = c->out_of_order || c->ctx->profile || (final && want_last);
+        cl_event event = NULL;
+        if (has_twin(c, *done))
+            err = bind(c, l, c->kernel[*done]);
+        if (!err)
+            err = clEnqueueNDRangeKernel(c->queue, c->kernel[*done], 3, NULL, l->global, l->local, num_wait, wait,
+                                         need ? &event : NULL);
+        if (err)
+            break;
+        c->ctx->stats.launches++;
+        if (event && c->ctx->profile)
+            report_time(c, l, event);
+        if (previous)
+            clReleaseEvent(previous);
+        previous = event;
+        wait = c->out_of_order ? &previous : NULL;
+        num_wait = c->out_of_order ? 1 : 0;
+    }
+    if (!err && want_last)
+        *last = previous;
+    else if (previous)
+        clReleaseEvent(previous);
+    return err;
+}
+
+// Makes later calls wait for what was enqueued so far: by the event of the last launch or, where a launch failed
+// after others, of a marker.
+static void arena_in_use(struct clf_call *c, cl_event last)
+{
+    struct clf_arena *arena = &c->ctx->arena;
+    cl_event event = last;
+    cl_int err = last ? clRetainEvent(last) : clEnqueueMarkerWithWaitList(c->queue, 0, NULL, &event);
+    if (err) {
+        clFinish(c->queue);
+        return;
+    }
+    if (arena->last)
+        clReleaseEvent(arena->last);
+    arena->last = event;
+}
+
+// The event that a call in the arena has to wait for, or NULL. A command that ended with an error, its wait list's
+// perhaps, no longer uses the arena, and must not fail those that come after it.
+static cl_event arena_event(struct clf_arena *arena)
+{
+    cl_int state = CL_COMPLETE;
+    if (arena->last && !clGetEventInfo(arena->last, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL) && state < 0) {
+        clReleaseEvent(arena->last);
+        arena->last = NULL;
+    }
+    return arena->last;
+}
+
+// With the arena, a call also waits for the one that used it last. The caller's list may have any length,
+// so a marker stands for it.
+static cl_int enqueue_after_arena(struct clf_call *c, cl_event *last, int *done)
+{
+    cl_event both[2];
+    cl_uint n = 0;
+    cl_int err = CL_SUCCESS;
+    if (c->num_wait)
+        err = clEnqueueMarkerWithWaitList(c->queue, c->num_wait, c->wait, &both[n++]);
+    if (err)
+        return err;
+    if ((both[n] = arena_event(&c->ctx->arena)))
+        n++;
+    err = enqueue(c, n ? both : NULL, n, true, last, done);
+    if (c->num_wait)
+        clReleaseEvent(both[0]);
+    if (*done)
+        arena_in_use(c, err ? NULL : *last);
+    return err ? err : clFlush(c->queue); // another queue may come to wait for this one
+}
+
+clinfer_status clf_enqueue(struct clf_call *c, cl_event *event)
+{
+    cl_event last = NULL;
+    int done = 0;
+    const int n = c->plan->num_launches;
+    const bool arena = c->plan->workspace && !c->plan->workspace_mem;
+    const char *what = "arguments of launch";
+    cl_int err = bind_all(c, &done);
+    if (!err) {
+        what = "launch";
+        done = 0;
+        err = arena ? enqueue_after_arena(c, &last, &done)
+                    : enqueue(c, c->wait, c->num_wait, event != NULL, &last, &done);
+    }
+    if (err) {
+        char text[128];
+        if (last)
+            clReleaseEvent(last);
+        snprintf(text, sizeof text, "%s %d of %d", done < n ? what : "flush after launch", done < n ? done + 1 : n, n);
+        return clf_call_error(c, err, text);
+    }
+    if (event)
+        *event = last;
+    else if (last)
+        clReleaseEvent(last);
+    return CLINFER_OK;
+}
