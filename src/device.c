@@ -2,6 +2,7 @@
 // Devices by query: capabilities, never names.
 #include "ctx.h"
 #include "env.h"
+#include "loader.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,6 +127,11 @@ static clinfer_status list_devices(cl_device_id *ids, unsigned *count, char *err
     cl_platform_id platform[MAX_PLATFORMS];
     cl_uint platforms = 0;
     *count = 0;
+    if (!clf_loader_found()) {
+        snprintf(error, error_size, "no OpenCL loader: libOpenCL.so.1 cannot be loaded; install ocl-icd-libopencl1 (Debian) "
+                 "or the device vendor's OpenCL");
+        return CLINFER_ERR_NO_DEVICE;
+    }
     cl_int err = clGetPlatformIDs(MAX_PLATFORMS, platform, &platforms);
     if (err || !platforms) {
         snprintf(error, error_size, "the OpenCL loader finds no platform (%s): install a driver such as pocl-opencl-icd, "
