@@ -26,7 +26,8 @@ static struct sizes sizes_of(const struct clinfer_mla_decode_branch_params *p)
 static bool token_at(const struct clinfer_mla_decode_branch_params *p, int64_t token, struct ref_token *at,
                      double *table)
 {
-    return ref_token_at(&p->batch, &p->kv, p->q.shape[0], token, at) && ref_table_row(&p->freqs_cis, at->pos, table);
+    return ref_token_at(&p->batch, &p->kv, p->q.shape[0], token, at) &&
+           ref_table_row(&p->freqs_cis, at->pos, table);
 }
 
 static void update_row(const struct clinfer_mla_decode_branch_params *p, const struct ref_token *at,

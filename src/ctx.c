@@ -46,15 +46,19 @@ static clinfer_status make_queue(clinfer_ctx *ctx, const char *choice, char *err
     return (clinfer_status) err;
 }
 
-static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_params *p, char *error, size_t size)
+static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_params *p, char *error,
+                                   size_t size)
 {
     ctx->info.caps &= ~p->disable_caps;
     if (p->kernel_set == CLINFER_SET_GROUP || p->arith == CLINFER_ARITH_BF16) {
-        snprintf(error, size, "this version has no %s", p->arith == CLINFER_ARITH_BF16 ? "bf16 arithmetic" : "group kernel set");
+        snprintf(error, size, "this version has no %s",
+                 p->arith == CLINFER_ARITH_BF16 ? "bf16 arithmetic" : "group kernel set");
         return CLINFER_ERR_UNSUPPORTED;
     }
-    ctx->caps = (struct clf_caps) { .bits = ctx->info.caps, .compute_units = ctx->info.compute_units,
-                                    .set = ctx->info.set, .arith = CLINFER_ARITH_F32 };
+    ctx->caps = (struct clf_caps){ .bits = ctx->info.caps,
+                                   .compute_units = ctx->info.compute_units,
+                                   .set = ctx->info.set,
+                                   .arith = CLINFER_ARITH_F32 };
     return CLINFER_OK;
 }
 
@@ -71,7 +75,8 @@ static clinfer_status copy_cl_dir(clinfer_ctx *ctx, const char *dir)
 static void open_cache(clinfer_ctx *ctx, const struct clinfer_ctx_params *p)
 {
     char why[CLF_ERROR_SIZE];
-    clf_cache_open(&ctx->cache, p->cache_dir, p->cache_read_only, p->cache_max_bytes, &p->store, why, sizeof why);
+    clf_cache_open(&ctx->cache, p->cache_dir, p->cache_read_only, p->cache_max_bytes, &p->store, why,
+                   sizeof why);
     if (why[0])
         clf_log(ctx, CLINFER_LOG_WARN, "program cache off: %s", why);
 }

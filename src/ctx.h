@@ -38,7 +38,7 @@ struct clinfer_ctx {
     struct clinfer_ctx_stats stats;
 
     struct clf_cache cache;
-    char *cl_dir; // NULL: the kernels in the library
+    char *cl_dir;     // NULL: the kernels in the library
     char *device_key; // the part of a program's key that names device, driver, platform and CPU
 
     pthread_mutex_t error_lock;
@@ -53,7 +53,8 @@ struct clinfer_ctx {
 };
 
 // log.c
-void clf_log(const clinfer_ctx *ctx, clinfer_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void clf_log(const clinfer_ctx *ctx, clinfer_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 // Keeps the text as the calling thread's error and logs it; returns `status`.
 clinfer_status clf_error(clinfer_ctx *ctx, clinfer_status status, const char *text);
 void clf_errors_free(clinfer_ctx *ctx);
@@ -61,7 +62,8 @@ void clf_errors_free(clinfer_ctx *ctx);
 // device.c
 clinfer_status clf_device_choose(const char *choice, cl_device_id *device, char *error, size_t error_size);
 // Reads what the device reports; ERR_NO_DEVICE where it lacks what every kernel needs.
-clinfer_status clf_device_query(cl_device_id device, struct clinfer_device_info *info, char *error, size_t error_size);
+clinfer_status clf_device_query(cl_device_id device, struct clinfer_device_info *info, char *error,
+                                size_t error_size);
 // Device, driver, platform, UUID, CPU features and code-generating environment as text; malloc'd.
 char *clf_device_key(const struct clinfer_device_info *info);
 

@@ -61,12 +61,14 @@ static unsigned caps_of(cl_device_id d)
         bool has;
     } list[] = {
         { CLINFER_CAP_FP16, has_extension(d, "cl_khr_fp16") },
-        { CLINFER_CAP_SUBGROUPS, has_extension(d, "cl_khr_subgroups") || has_extension(d, "cl_intel_subgroups") },
+        { CLINFER_CAP_SUBGROUPS,
+          has_extension(d, "cl_khr_subgroups") || has_extension(d, "cl_intel_subgroups") },
         { CLINFER_CAP_IL, il[0] || has_extension(d, "cl_khr_il_program") },
         { CLINFER_CAP_DENORMALS, fp & CL_FP_DENORM },
         { CLINFER_CAP_FMA, fp & CL_FP_FMA },
         { CLINFER_CAP_ROUNDED_DIVIDE, fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT },
-        { CLINFER_CAP_LOCAL_MEMORY, number_info(d, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(cl_device_local_mem_type)) == CL_LOCAL },
+        { CLINFER_CAP_LOCAL_MEMORY,
+          number_info(d, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(cl_device_local_mem_type)) == CL_LOCAL },
         { CLINFER_CAP_INT_DOT, has_extension(d, "cl_khr_integer_dot_product") },
         { CLINFER_CAP_SVM, number_info(d, DEVICE_SVM_CAPABILITIES, sizeof(cl_bitfield)) != 0 },
         { CLINFER_CAP_OUT_OF_ORDER, queue & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE },
@@ -79,14 +81,16 @@ static unsigned caps_of(cl_device_id d)
 
 static const char *type_name(cl_device_type type)
 {
-    return type & CL_DEVICE_TYPE_CPU ? "cpu" : type & CL_DEVICE_TYPE_GPU ? "gpu"
-         : type & CL_DEVICE_TYPE_ACCELERATOR ? "accelerator" : "other";
+    return type & CL_DEVICE_TYPE_CPU           ? "cpu"
+           : type & CL_DEVICE_TYPE_GPU         ? "gpu"
+           : type & CL_DEVICE_TYPE_ACCELERATOR ? "accelerator"
+                                               : "other";
 }
 
 static void describe(cl_device_id d, struct clinfer_device_info *info)
 {
     cl_platform_id platform = NULL;
-    *info = (struct clinfer_device_info) { .id = d };
+    *info = (struct clinfer_device_info){ .id = d };
     text_info(d, CL_DEVICE_NAME, info->device, sizeof info->device);
     text_info(d, CL_DRIVER_VERSION, info->driver, sizeof info->driver);
     text_info(d, CL_DEVICE_VERSION, info->version, sizeof info->version);
@@ -102,7 +106,8 @@ static void describe(cl_device_id d, struct clinfer_device_info *info)
     info->global_bytes = number_info(d, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong));
 }
 
-clinfer_status clf_device_query(cl_device_id d, struct clinfer_device_info *info, char *error, size_t error_size)
+clinfer_status clf_device_query(cl_device_id d, struct clinfer_device_info *info, char *error,
+                                size_t error_size)
 {
     int major = 0, minor = 0;
     describe(d, info);
@@ -128,14 +133,17 @@ static clinfer_status list_devices(cl_device_id *ids, unsigned *count, char *err
     cl_uint platforms = 0;
     *count = 0;
     if (!clf_loader_found()) {
-        snprintf(error, error_size, "no OpenCL loader: libOpenCL.so.1 cannot be loaded; install ocl-icd-libopencl1 (Debian) "
+        snprintf(error, error_size,
+                 "no OpenCL loader: libOpenCL.so.1 cannot be loaded; install ocl-icd-libopencl1 (Debian) "
                  "or the device vendor's OpenCL");
         return CLINFER_ERR_NO_DEVICE;
     }
     cl_int err = clGetPlatformIDs(MAX_PLATFORMS, platform, &platforms);
     if (err || !platforms) {
-        snprintf(error, error_size, "the OpenCL loader finds no platform (%s): install a driver such as pocl-opencl-icd, "
-                 "or check OCL_ICD_VENDORS and /etc/OpenCL/vendors", clinfer_status_str((clinfer_status) err));
+        snprintf(error, error_size,
+                 "the OpenCL loader finds no platform (%s): install a driver such as pocl-opencl-icd, "
+                 "or check OCL_ICD_VENDORS and /etc/OpenCL/vendors",
+                 clinfer_status_str((clinfer_status) err));
         return CLINFER_ERR_NO_DEVICE;
     }
     cl_int last = CL_SUCCESS;
@@ -149,14 +157,15 @@ static clinfer_status list_devices(cl_device_id *ids, unsigned *count, char *err
     }
     if (*count)
         return CLINFER_OK;
-    snprintf(error, error_size, "no device on %u OpenCL platform%s (%s); with PoCL this also happens when its cache "
-             "folder, POCL_CACHE_DIR, cannot be written", platforms, platforms > 1 ? "s" : "",
-             clinfer_status_str((clinfer_status) last));
+    snprintf(error, error_size,
+             "no device on %u OpenCL platform%s (%s); with PoCL this also happens when its cache "
+             "folder, POCL_CACHE_DIR, cannot be written",
+             platforms, platforms > 1 ? "s" : "", clinfer_status_str((clinfer_status) last));
     return CLINFER_ERR_NO_DEVICE;
 }
 
-clinfer_status clinfer_devices(struct clinfer_device_info *infos, unsigned capacity, unsigned *count, char *error,
-                               size_t error_size)
+clinfer_status clinfer_devices(struct clinfer_device_info *infos, unsigned capacity, unsigned *count,
+                               char *error, size_t error_size)
 {
     cl_device_id ids[MAX_DEVICES];
     clinfer_status st = list_devices(ids, count, error, error ? error_size : 0);
@@ -201,7 +210,8 @@ clinfer_status clf_device_choose(const char *choice, cl_device_id *device, char 
         }
     }
     if (!st)
-        snprintf(error, error_size, "no device matches \"%s\"; there are %u, see `clinfer info`", choice, count);
+        snprintf(error, error_size, "no device matches \"%s\"; there are %u, see `clinfer info`", choice,
+                 count);
     return st ? st : CLINFER_ERR_NO_DEVICE;
 }
 
@@ -249,11 +259,12 @@ char *clf_device_key(const struct clinfer_device_info *info)
         return NULL;
     if (!strcmp(info->type, "cpu"))
         cpu_features(features, sizeof features);
-    if (has_extension(info->id, "cl_khr_device_uuid") && !clGetDeviceInfo(info->id, DEVICE_UUID, sizeof id, id, NULL))
+    if (has_extension(info->id, "cl_khr_device_uuid") &&
+        !clGetDeviceInfo(info->id, DEVICE_UUID, sizeof id, id, NULL))
         for (int i = 0; i < UUID_SIZE; i++)
             snprintf(uuid + 2 * i, 3, "%02x", id[i]);
-    fprintf(f, "device=%s\nversion=%s\ndriver=%s\nplatform=%s\nuuid=%s\ncpu=%s\npointer=%zu\n", info->device, info->version,
-            info->driver, info->platform, uuid, features, sizeof(void *));
+    fprintf(f, "device=%s\nversion=%s\ndriver=%s\nplatform=%s\nuuid=%s\ncpu=%s\npointer=%zu\n", info->device,
+            info->version, info->driver, info->platform, uuid, features, sizeof(void *));
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *v = clf_getenv(variables[i]);
         if (v)

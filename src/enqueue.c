@@ -7,7 +7,8 @@
 clinfer_status clf_call_error(struct clf_call *c, cl_int err, const char *what)
 {
     char text[2 * CLF_ERROR_SIZE];
-    snprintf(text, sizeof text, "%s: %s: %s", c->plan->op->name, what, clinfer_status_str((clinfer_status) err));
+    snprintf(text, sizeof text, "%s: %s: %s", c->plan->op->name, what,
+             clinfer_status_str((clinfer_status) err));
     return clf_error(c->ctx, (clinfer_status) err, text);
 }
 
@@ -17,14 +18,15 @@ static cl_int bind(const struct clf_call *c, const struct clf_launch *l, cl_kern
     for (int i = 0; !err && i < l->num_args; i++) {
         const struct clf_arg *a = &l->arg[i];
         const void *value = a->kind == CLF_ARG_WORKSPACE ? (const void *) &c->workspace
-                          : a->kind == CLF_ARG_FAULT     ? (const void *) &c->ctx->fault
+                            : a->kind == CLF_ARG_FAULT   ? (const void *) &c->ctx->fault
                                                          : (const void *) &a->v;
         err = clSetKernelArg(kernel, (cl_uint) i, a->size, value);
     }
     return err;
 }
 
-// Two launches of one call may share a kernel: a later one's arguments then take the place of an earlier one's.
+// Two launches of one call may share a kernel: a later one's arguments then take the place of an earlier
+// one's.
 static bool has_twin(const struct clf_call *c, int launch)
 {
     for (int i = 0; i < c->plan->num_launches; i++)
@@ -54,7 +56,8 @@ static void CL_CALLBACK on_complete(cl_event event, cl_int status, void *data)
 {
     struct profiled *p = data;
     cl_ulong start = 0, end = 0;
-    if (status == CL_COMPLETE && !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof start, &start, NULL) &&
+    if (status == CL_COMPLETE &&
+        !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof start, &start, NULL) &&
         !clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL))
         p->report(p->priv, p->op, p->kernel, end - start);
     free(p);
@@ -67,7 +70,7 @@ static void report_time(const struct clf_call *c, const struct clf_launch *l, cl
     struct profiled *p = malloc(sizeof *p);
     if (!p)
         return;
-    *p = (struct profiled) { c->ctx->profile, c->ctx->profile_priv, c->plan->op->name, l->kernel };
+    *p = (struct profiled){ c->ctx->profile, c->ctx->profile_priv, c->plan->op->name, l->kernel };
     if (clRetainEvent(event)) {
         free(p);
     } else if (clSetEventCallback(event, CL_COMPLETE, on_complete, p)) {
@@ -78,7 +81,8 @@ static void report_time(const struct clf_call *c, const struct clf_launch *l, cl
 
 // Launches follow each other: by the queue's order, or by an event each. Sets *last to the final event where
 // `want_last` asks for it. *done counts the launches that the driver took.
-static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last, cl_event *last, int *done)
+static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last,
+                      cl_event *last, int *done)
 {
     cl_event previous = NULL;
     cl_int err = CL_SUCCESS;
@@ -90,8 +94,8 @@ static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait
         if (has_twin(c, *done))
             err = bind(c, l, c->kernel[*done]);
         if (!err)
-            err = clEnqueueNDRangeKernel(c->queue, c->kernel[*done], 3, NULL, l->global, l->local, num_wait, wait,
-                                         need ? &event : NULL);
+            err = clEnqueueNDRangeKernel(c->queue, c->kernel[*done], 3, NULL, l->global, l->local, num_wait,
+                                         wait, need ? &event : NULL);
         if (err)
             break;
         c->ctx->stats.launches++;
@@ -110,8 +114,8 @@ static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait
     return err;
 }
 
-// Makes later calls wait for what was enqueued so far: by the event of the last launch or, where a launch failed
-// after others, of a marker.
+// Makes later calls wait for what was enqueued so far: by the event of the last launch or, where a launch
+// failed after others, of a marker.
 static void arena_in_use(struct clf_call *c, cl_event last)
 {
     struct clf_arena *arena = &c->ctx->arena;
@@ -126,12 +130,14 @@ static void arena_in_use(struct clf_call *c, cl_event last)
     arena->last = event;
 }
 
-// The event that a call in the arena has to wait for, or NULL. A command that ended with an error, its wait list's
-// perhaps, no longer uses the arena, and must not fail those that come after it.
+// The event that a call in the arena has to wait for, or NULL. A command that ended with an error, its wait
+// list's perhaps, no longer uses the arena, and must not fail those that come after it.
 static cl_event arena_event(struct clf_arena *arena)
 {
     cl_int state = CL_COMPLETE;
-    if (arena->last && !clGetEventInfo(arena->last, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL) && state < 0) {
+    if (arena->last &&
+        !clGetEventInfo(arena->last, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL) &&
+        state < 0) {
         clReleaseEvent(arena->last);
         arena->last = NULL;
     }
@@ -177,7 +183,8 @@ clinfer_status clf_enqueue(struct clf_call *c, cl_event *event)
         char text[128];
         if (last)
             clReleaseEvent(last);
-        snprintf(text, sizeof text, "%s %d of %d", done < n ? what : "flush after launch", done < n ? done + 1 : n, n);
+        snprintf(text, sizeof text, "%s %d of %d", done < n ? what : "flush after launch",
+                 done < n ? done + 1 : n, n);
         return clf_call_error(c, err, text);
     }
     if (event)

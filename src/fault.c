@@ -17,7 +17,7 @@ clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struc
 {
     static const cl_uint zero[RECORD_WORDS] = { 0 };
     cl_uint record[RECORD_WORDS] = { 0 };
-    *fault = (struct clinfer_fault) { CLINFER_FAULT_NONE, NULL, 0, 0 };
+    *fault = (struct clinfer_fault){ CLINFER_FAULT_NONE, NULL, 0, 0 };
     if (!queue)
         queue = ctx->queue;
     cl_int err = clFinish(queue); // an out-of-order queue has no other order to follow
@@ -27,7 +27,8 @@ clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struc
         err = clEnqueueWriteBuffer(queue, ctx->fault, CL_TRUE, 0, sizeof zero, zero, 0, NULL, NULL);
     if (err) {
         char text[128];
-        snprintf(text, sizeof text, "fault record cannot be read: %s", clinfer_status_str((clinfer_status) err));
+        snprintf(text, sizeof text, "fault record cannot be read: %s",
+                 clinfer_status_str((clinfer_status) err));
         return clf_error(ctx, (clinfer_status) err, text);
     }
     if (record[RECORD_CODE]) {

@@ -17,28 +17,30 @@ static bool strides_of(int64_t row, const struct clf_kv_layout *l, int64_t given
 bool clf_kv_resolve(const clinfer_kv_cache *kv, struct clf_kv_layout *l)
 {
     int64_t heads;
-    *l = (struct clf_kv_layout) { .planes = kv->planes ? kv->planes : 2, .layers = kv->num_layers ? kv->num_layers : 1 };
+    *l = (struct clf_kv_layout){ .planes = kv->planes ? kv->planes : 2,
+                                 .layers = kv->num_layers ? kv->num_layers : 1 };
     if (kv->scale_group > 0)
         l->groups = (kv->head_size - 1) / kv->scale_group + 1;
-    return !__builtin_mul_overflow(kv->page_size, kv->num_heads, &heads) && heads <= INT64_MAX / (kv->head_size + 1) &&
-           strides_of(heads * kv->head_size, l, kv->layer_stride, kv->kv_stride, kv->page_stride, &l->layer, &l->plane,
-                      &l->page) &&
-           strides_of(heads * l->groups, l, kv->scales_layer_stride, kv->scales_kv_stride, kv->scales_page_stride,
-                      &l->scales_layer, &l->scales_plane, &l->scales_page);
+    return !__builtin_mul_overflow(kv->page_size, kv->num_heads, &heads) &&
+           heads <= INT64_MAX / (kv->head_size + 1) &&
+           strides_of(heads * kv->head_size, l, kv->layer_stride, kv->kv_stride, kv->page_stride, &l->layer,
+                      &l->plane, &l->page) &&
+           strides_of(heads * l->groups, l, kv->scales_layer_stride, kv->scales_kv_stride,
+                      kv->scales_page_stride, &l->scales_layer, &l->scales_plane, &l->scales_page);
 }
 
-// Elements from the first to past the last, or -1 where planes would overlap or the product does not fit: also
-// in a cache without pages, since a layer's offset is a product of the same strides.
-static int64_t extent_of(const clinfer_kv_cache *kv, const struct clf_kv_layout *l, int64_t row, int64_t layer,
-                         int64_t plane, int64_t page)
+// Elements from the first to past the last, or -1 where planes would overlap or the product does not fit:
+// also in a cache without pages, since a layer's offset is a product of the same strides.
+static int64_t extent_of(const clinfer_kv_cache *kv, const struct clf_kv_layout *l, int64_t row,
+                         int64_t layer, int64_t plane, int64_t page)
 {
     const int64_t pages = kv->num_pages ? kv->num_pages : 1;
     const int64_t count[3] = { pages, l->planes, l->layers }, stride[3] = { page, plane, layer };
     int64_t n = row;
     for (int i = 0; i < 3; i++) {
         int64_t step;
-        if (stride[i] < 0 || (count[i] > 1 && stride[i] < row) || __builtin_mul_overflow(count[i] - 1, stride[i], &step) ||
-            __builtin_add_overflow(n, step, &n))
+        if (stride[i] < 0 || (count[i] > 1 && stride[i] < row) ||
+            __builtin_mul_overflow(count[i] - 1, stride[i], &step) || __builtin_add_overflow(n, step, &n))
             return -1;
     }
     return kv->num_pages ? n : 0;
@@ -50,21 +52,25 @@ static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache
         const char *name;
         int64_t value, least, most;
     } field[] = {
-        { "num_pages", kv->num_pages, 0, UINT32_MAX },       { "page_size", kv->page_size, 1, INT32_MAX },
-        { "num_heads", kv->num_heads, 1, INT32_MAX },        { "head_size", kv->head_size, 1, INT32_MAX },
-        { "planes", kv->planes, 0, 2 },                      { "num_layers", kv->num_layers, 0, INT32_MAX },
+        { "num_pages", kv->num_pages, 0, UINT32_MAX },
+        { "page_size", kv->page_size, 1, INT32_MAX },
+        { "num_heads", kv->num_heads, 1, INT32_MAX },
+        { "head_size", kv->head_size, 1, INT32_MAX },
+        { "planes", kv->planes, 0, 2 },
+        { "num_layers", kv->num_layers, 0, INT32_MAX },
         { "scale_group", kv->scale_group, 0, INT32_MAX },
     };
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++)
         if (field[i].value < field[i].least || field[i].value > field[i].most)
-            return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: %s is %" PRId64 ", want %" PRId64 " to %" PRId64, field[i].name,
-                            field[i].value, field[i].least, field[i].most);
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: %s is %" PRId64 ", want %" PRId64 " to %" PRId64,
+                            field[i].name, field[i].value, field[i].least, field[i].most);
     const int64_t layers = kv->num_layers ? kv->num_layers : 1;
     if (layer_idx < 0 || layer_idx >= layers)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "layer_idx is %" PRId64 ", but the cache has %" PRId64 " layers",
-                        layer_idx, layers);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "layer_idx is %" PRId64 ", but the cache has %" PRId64 " layers", layer_idx, layers);
     if (plan->op->mla && (kv->planes != 1 || kv->num_heads != 1))
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: an MLA cache has 1 plane and 1 head, got %d and %" PRId64,
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "kv: an MLA cache has 1 plane and 1 head, got %d and %" PRId64,
                         kv->planes ? kv->planes : 2, kv->num_heads);
     return CLINFER_OK;
 }
@@ -76,13 +82,15 @@ static clinfer_status check_types(struct clf_plan *plan, const clinfer_kv_cache 
         return clf_fail(plan, CLINFER_ERR_TYPE, "kv: type %s (%d), want F32 F16 BF16 or F8_E4M3",
                         clinfer_dtype_str(kv->dtype), (int) kv->dtype);
     if (kv->scale_group && kv->dtype != CLINFER_F8_E4M3)
-        return clf_fail(plan, CLINFER_ERR_TYPE, "kv: scale_group is %" PRId64 ", but only F8_E4M3 has scales, not %s",
+        return clf_fail(plan, CLINFER_ERR_TYPE,
+                        "kv: scale_group is %" PRId64 ", but only F8_E4M3 has scales, not %s",
                         kv->scale_group, clinfer_dtype_str(kv->dtype));
     if (kv->offset % size)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "kv: offset %zu is no multiple of the %zu bytes of an element",
-                        kv->offset, size);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "kv: offset %zu is no multiple of the %zu bytes of an element", kv->offset, size);
     if (kv->scale_group && kv->scales_offset % 4)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "kv: scales_offset %zu is no multiple of 4", kv->scales_offset);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "kv: scales_offset %zu is no multiple of 4",
+                        kv->scales_offset);
     return CLINFER_OK;
 }
 
@@ -100,7 +108,8 @@ static clinfer_status add_views(struct clf_plan *plan, const clinfer_kv_cache *k
                         "kv: %" PRId64 " pages with strides page %" PRId64 ", kv %" PRId64 ", layer %" PRId64
                         " overlap or pass 2^63",
                         kv->num_pages, kv->page_stride, kv->kv_stride, kv->layer_stride);
-    clinfer_status st = clf_add_view(plan, "kv", kv->mem, kv->offset, blocks, clinfer_dtype_size(kv->dtype), true);
+    clinfer_status st =
+        clf_add_view(plan, "kv", kv->mem, kv->offset, blocks, clinfer_dtype_size(kv->dtype), true);
     if (!st && kv->scale_group)
         st = clf_add_view(plan, "kv scales", kv->scales, kv->scales_offset, scales, 4, true);
     return st;
@@ -118,7 +127,8 @@ clinfer_status clf_kv_validate(struct clf_plan *plan, const void *params)
     if (st)
         return st;
     static const struct clf_tensor_rule batch[] = {
-        { "input_row_offsets", "B+1", offsetof(clinfer_kv_batch, input_row_offsets), CLF_U32, CLF_IN, NULL, NULL },
+        { "input_row_offsets", "B+1", offsetof(clinfer_kv_batch, input_row_offsets), CLF_U32, CLF_IN, NULL,
+          NULL },
         { "cache_lengths", "B", offsetof(clinfer_kv_batch, cache_lengths), CLF_U32, CLF_IN, NULL, NULL },
         { "lookup_table", "B,M", offsetof(clinfer_kv_batch, lookup_table), CLF_U32, CLF_IN, NULL, NULL },
     };
@@ -160,7 +170,7 @@ void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const voi
     clf_push_mem(l, kv->scale_group ? kv->scales : NULL);
     clf_push(l, (cl_ulong) (kv->scales_offset / 4) + (cl_ulong) (layer * at.scales_layer));
     clf_push(l, (cl_ulong) at.scales_page);
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_FAULT, sizeof(cl_mem), { .mem = NULL } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_FAULT, sizeof(cl_mem), { .mem = NULL } });
     for (cl_uint id = 0; id < CLF_NUM_OPS; id++)
         if (clf_ops[id] == op)
             clf_push(l, id);

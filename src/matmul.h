@@ -12,7 +12,7 @@ struct clf_matmul {
     size_t y_workspace, y_stride[2];      // where y is NULL: offset, strides in elements
     clinfer_dtype round;                  // each sum is rounded to this type, then multiplied by alpha
     float alpha;
-    size_t valid;                         // workspace offset of u32 [T]: outputs of tokens with 0 stay as they are
+    size_t valid; // workspace offset of u32 [T]: outputs of tokens with 0 stay as they are
 };
 
 void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m);

@@ -26,7 +26,8 @@ static clinfer_status check_queue(struct clf_call *c, const void *params)
     if (err)
         return clf_call_error(c, err, "the queue cannot be queried");
     if (cl != c->ctx->cl || device != c->ctx->device)
-        return clf_call_error(c, CLINFER_ERR_ARGUMENT, "the queue belongs to another OpenCL context or device");
+        return clf_call_error(c, CLINFER_ERR_ARGUMENT,
+                              "the queue belongs to another OpenCL context or device");
     c->out_of_order = properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
     if ((c->num_wait != 0) != (c->wait != NULL))
         return clf_call_error(c, CL_INVALID_EVENT_WAIT_LIST, "wait list and its length disagree");
@@ -50,7 +51,8 @@ static clinfer_status get_workspace(struct clf_call *c)
         else
             mem = clCreateBuffer(c->ctx->cl, CL_MEM_READ_WRITE, plan->workspace, NULL, &err);
         if (err) {
-            snprintf(text, sizeof text, "a workspace of %zu bytes, where the device allocates at most %llu at once",
+            snprintf(text, sizeof text,
+                     "a workspace of %zu bytes, where the device allocates at most %llu at once",
                      plan->workspace, (unsigned long long) c->ctx->info.max_alloc);
             return clf_call_error(c, err, text);
         }

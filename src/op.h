@@ -98,16 +98,16 @@ enum clf_mode { CLF_CALL, CLF_COMPILE, CLF_MEASURE };
 struct clf_plan {
     const struct clf_op *op;
     const struct clf_caps *caps;
-    enum clf_mode mode;                 // other than CLF_CALL, buffers may be NULL
-    int64_t dim['z' - 'A' + 1];         // by axis letter, filled by validation; -1 unknown
+    enum clf_mode mode;         // other than CLF_CALL, buffers may be NULL
+    int64_t dim['z' - 'A' + 1]; // by axis letter, filled by validation; -1 unknown
     struct clf_launch launch[CLF_MAX_LAUNCHES];
     int num_launches;
     struct clf_view view[CLF_MAX_VIEWS];
     int num_views;
-    size_t workspace;                   // bytes of scratch that the launches share
-    cl_mem workspace_mem;               // the caller's, or NULL for the arena
+    size_t workspace;     // bytes of scratch that the launches share
+    cl_mem workspace_mem; // the caller's, or NULL for the arena
     size_t workspace_offset;
-    bool empty;                         // nothing to do: T or B is 0
+    bool empty; // nothing to do: T or B is 0
     char error[CLF_ERROR_SIZE];
 };
 #define CLF_DIM(plan, letter) ((plan)->dim[(letter) - 'A'])
@@ -123,13 +123,15 @@ struct clf_op {
     clinfer_status (*prepare)(struct clf_plan *plan, const void *params);
 };
 #define CLF_TENSORS(t) (t), (int) (sizeof(t) / sizeof((t)[0]))
-#define CLF_CACHE_FIELDS(p) offsetof(struct p, queue), offsetof(struct p, kv), offsetof(struct p, batch), offsetof(struct p, layer_idx)
+#define CLF_CACHE_FIELDS(p)                                                                                  \
+    offsetof(struct p, queue), offsetof(struct p, kv), offsetof(struct p, batch),                            \
+        offsetof(struct p, layer_idx)
 
 enum clf_op_id {
 #define CLF_X(name) CLF_OP_##name,
     CLF_OPS(CLF_X)
 #undef CLF_X
-    CLF_NUM_OPS
+        CLF_NUM_OPS
 };
 #define CLF_X(name) extern const struct clf_op clf_op_##name;
 CLF_OPS(CLF_X)

@@ -15,7 +15,8 @@ clinfer_status clf_fail(struct clf_plan *plan, clinfer_status status, const char
     return status;
 }
 
-struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel, int64_t count)
+struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,
+                                    int64_t count)
 {
     assert(plan->num_launches < CLF_MAX_LAUNCHES);
     struct clf_launch *l = &plan->launch[plan->num_launches++];
@@ -41,15 +42,16 @@ void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z)
 void clf_define(struct clf_launch *l, const char *name, int64_t value)
 {
     assert(l->spec.num_defs < CLF_MAX_DEFS);
-    l->spec.def[l->spec.num_defs++] = (struct clf_def) { name, NULL, value };
+    l->spec.def[l->spec.num_defs++] = (struct clf_def){ name, NULL, value };
 }
 
 void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype)
 {
-    static const char *const format[] = { [CLINFER_F32] = "f32", [CLINFER_F16] = "f16", [CLINFER_BF16] = "bf16",
-                                          [CLINFER_F8_E4M3] = "f8_e4m3" };
+    static const char *const format[] = {
+        [CLINFER_F32] = "f32", [CLINFER_F16] = "f16", [CLINFER_BF16] = "bf16", [CLINFER_F8_E4M3] = "f8_e4m3"
+    };
     assert(l->spec.num_defs < CLF_MAX_DEFS);
-    l->spec.def[l->spec.num_defs++] = (struct clf_def) { name, format[dtype], 0 };
+    l->spec.def[l->spec.num_defs++] = (struct clf_def){ name, format[dtype], 0 };
 }
 
 void clf_push_arg(struct clf_launch *l, struct clf_arg arg)
@@ -60,27 +62,27 @@ void clf_push_arg(struct clf_launch *l, struct clf_arg arg)
 
 void clf_push_i32(struct clf_launch *l, cl_int v)
 {
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .i32 = v } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_SCALAR, sizeof v, { .i32 = v } });
 }
 
 void clf_push_u32(struct clf_launch *l, cl_uint v)
 {
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .u32 = v } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_SCALAR, sizeof v, { .u32 = v } });
 }
 
 void clf_push_u64(struct clf_launch *l, cl_ulong v)
 {
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .u64 = v } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_SCALAR, sizeof v, { .u64 = v } });
 }
 
 void clf_push_f32(struct clf_launch *l, cl_float v)
 {
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_SCALAR, sizeof v, { .f32 = v } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_SCALAR, sizeof v, { .f32 = v } });
 }
 
 void clf_push_mem(struct clf_launch *l, cl_mem mem)
 {
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_MEM, sizeof mem, { .mem = mem } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_MEM, sizeof mem, { .mem = mem } });
 }
 
 int64_t clf_stride(const clinfer_tensor *t, int axis)
@@ -104,7 +106,7 @@ void clf_push_tensor(struct clf_launch *l, const clinfer_tensor *t, int rank)
 
 void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_t offset)
 {
-    clf_push_arg(l, (struct clf_arg) { CLF_ARG_WORKSPACE, sizeof(cl_mem), { .mem = NULL } });
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_WORKSPACE, sizeof(cl_mem), { .mem = NULL } });
     clf_push(l, (cl_ulong) ((plan->workspace_offset + offset) / 4));
 }
 

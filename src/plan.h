@@ -4,7 +4,8 @@
 #include "op.h"
 
 // Starts a launch of `kernel` in cl/SOURCE.cl; its first argument is `count`, on which 0 returns at once.
-struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel, int64_t count);
+struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,
+                                    int64_t count);
 void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z);
 
 void clf_define(struct clf_launch *l, const char *name, int64_t value);
@@ -17,11 +18,15 @@ void clf_push_u32(struct clf_launch *l, cl_uint v);
 void clf_push_u64(struct clf_launch *l, cl_ulong v);
 void clf_push_f32(struct clf_launch *l, cl_float v);
 // The argument's C type picks its size; anything else does not compile.
-#define clf_push(l, x) \
-    _Generic((x), cl_int: clf_push_i32, cl_uint: clf_push_u32, cl_ulong: clf_push_u64, cl_float: clf_push_f32)((l), (x))
+#define clf_push(l, x)                                                                                       \
+    _Generic((x), cl_int                                                                                     \
+             : clf_push_i32, cl_uint                                                                         \
+             : clf_push_u32, cl_ulong                                                                        \
+             : clf_push_u64, cl_float                                                                        \
+             : clf_push_f32)((l), (x))
 
-// Buffer, offset in elements, and the strides of all axes but the last, as TENSORn() in cl/lib/format.clh takes
-// them. An absent tensor of `rank` axes is a null pointer.
+// Buffer, offset in elements, and the strides of all axes but the last, as TENSORn() in cl/lib/format.clh
+// takes them. An absent tensor of `rank` axes is a null pointer.
 void clf_push_tensor(struct clf_launch *l, const clinfer_tensor *t, int rank);
 // Buffer and offset in bytes / 4 into the workspace.
 void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_t offset);

@@ -12,7 +12,8 @@ static bool same_text(const char *a, const char *b)
 
 static bool same_spec(const struct clf_spec *a, const struct clf_spec *b)
 {
-    if (a->set != b->set || a->arith != b->arith || a->num_defs != b->num_defs || !same_text(a->source, b->source))
+    if (a->set != b->set || a->arith != b->arith || a->num_defs != b->num_defs ||
+        !same_text(a->source, b->source))
         return false;
     for (int i = 0; i < a->num_defs; i++)
         if (a->def[i].value != b->def[i].value || !same_text(a->def[i].name, b->def[i].name) ||
@@ -37,7 +38,8 @@ static struct clf_program *entry_of(clinfer_ctx *ctx, const struct clf_spec *spe
     return p;
 }
 
-static clinfer_status fail(clinfer_ctx *ctx, clinfer_status status, const char *op, const char *fmt, const char *what)
+static clinfer_status fail(clinfer_ctx *ctx, clinfer_status status, const char *op, const char *fmt,
+                           const char *what)
 {
     char text[CLF_ERROR_SIZE];
     const int n = snprintf(text, sizeof text, "%s: ", op);
@@ -112,14 +114,15 @@ static cl_int add_kernel(struct clf_program *p, const struct clf_launch *l, cl_k
     if (err)
         return err;
     struct clf_kernel *slot = &p->kernel[p->num_kernels++];
-    *slot = (struct clf_kernel) { .name = l->kernel, .kernel = k, .num_args = l->num_args };
+    *slot = (struct clf_kernel){ .name = l->kernel, .kernel = k, .num_args = l->num_args };
     for (int i = 0; i < l->num_args; i++)
         slot->arg_size[i] = l->arg[i].kind == CLF_ARG_SCALAR ? (unsigned char) l->arg[i].size : 0;
     *kernel = k;
     return CL_SUCCESS;
 }
 
-clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, const char *op, cl_kernel *kernel)
+clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, const char *op,
+                                  cl_kernel *kernel)
 {
     struct clf_program *p = entry_of(ctx, &l->spec);
     if (!p)
@@ -138,7 +141,8 @@ clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, 
             return CLINFER_OK;
         if (!p->saved || from_source || !retire(ctx, p))
             return fail(ctx, (clinfer_status) err, op, "kernel %s: %s", l->kernel);
-        clf_log(ctx, CLINFER_LOG_WARN, "%s: the stored program has no kernel %s; compiling it again", op, l->kernel);
+        clf_log(ctx, CLINFER_LOG_WARN, "%s: the stored program has no kernel %s; compiling it again", op,
+                l->kernel);
         ctx->stats.rejected++;
     }
 }

@@ -36,8 +36,8 @@ char *clf_program_key(const clinfer_ctx *ctx, const struct clf_spec *spec, const
     size_t size = 0;
     FILE *f = options ? open_memstream(&text, &size) : NULL;
     if (f) {
-        fprintf(f, "op=%s\nset=%d\narith=%d\nsource=%s\noptions=%s\n%s", spec->source, (int) spec->set, (int) spec->arith,
-                source->hash, options, ctx->device_key);
+        fprintf(f, "op=%s\nset=%d\narith=%d\nsource=%s\noptions=%s\n%s", spec->source, (int) spec->set,
+                (int) spec->arith, source->hash, options, ctx->device_key);
         if (fclose(f)) {
             free(text);
             text = NULL;
@@ -47,24 +47,26 @@ char *clf_program_key(const clinfer_ctx *ctx, const struct clf_spec *spec, const
     return text;
 }
 
-static void log_build(clinfer_ctx *ctx, cl_program program, const char *op, const char *options, clinfer_status status)
+static void log_build(clinfer_ctx *ctx, cl_program program, const char *op, const char *options,
+                      clinfer_status status)
 {
     size_t size = 0;
     char *text = NULL;
-    if (!clGetProgramBuildInfo(program, ctx->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &size) && size && (text = malloc(size + 1))) {
+    if (!clGetProgramBuildInfo(program, ctx->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &size) && size &&
+        (text = malloc(size + 1))) {
         text[size] = 0;
         if (clGetProgramBuildInfo(program, ctx->device, CL_PROGRAM_BUILD_LOG, size, text, NULL))
             text[0] = 0;
     }
     const bool useful = text && text[strspn(text, " \n\t")];
     if (status || useful)
-        clf_log(ctx, status ? CLINFER_LOG_ERROR : CLINFER_LOG_DEBUG, "%s: build on \"%s\" with %s: %s\n%s", op,
-                ctx->info.device, options, clinfer_status_str(status), useful ? text : "(no build log)");
+        clf_log(ctx, status ? CLINFER_LOG_ERROR : CLINFER_LOG_DEBUG, "%s: build on \"%s\" with %s: %s\n%s",
+                op, ctx->info.device, options, clinfer_status_str(status), useful ? text : "(no build log)");
     free(text);
 }
 
-static clinfer_status compile(clinfer_ctx *ctx, const struct clf_source *source, const char *options, const char *op,
-                              cl_program *out)
+static clinfer_status compile(clinfer_ctx *ctx, const struct clf_source *source, const char *options,
+                              const char *op, cl_program *out)
 {
     const char *text = source->text;
     const size_t size = source->size;
@@ -81,8 +83,8 @@ static clinfer_status compile(clinfer_ctx *ctx, const struct clf_source *source,
     }
     if (program)
         clReleaseProgram(program);
-    snprintf(error, sizeof error, "%s: %s.cl does not build on \"%s\": %s; the log has the compiler's words", op,
-             source->stem, ctx->info.device, clinfer_status_str((clinfer_status) err));
+    snprintf(error, sizeof error, "%s: %s.cl does not build on \"%s\": %s; the log has the compiler's words",
+             op, source->stem, ctx->info.device, clinfer_status_str((clinfer_status) err));
     return clf_error(ctx, err == CL_BUILD_PROGRAM_FAILURE ? CLINFER_ERR_BUILD : (clinfer_status) err, error);
 }
 
@@ -104,8 +106,9 @@ static bool load(clinfer_ctx *ctx, const struct clf_blob *blob, const char *opti
     return false;
 }
 
-clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec, const struct clf_source *source,
-                                 const char *op, bool from_source, struct clf_built *built)
+clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec,
+                                 const struct clf_source *source, const char *op, bool from_source,
+                                 struct clf_built *built)
 {
     char *key = clf_program_key(ctx, spec, source), *options = options_of(spec);
     clinfer_status st = CLINFER_OK;
@@ -117,7 +120,8 @@ clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec, 
         free(blob.data);
         if (!built->from_cache) {
             built->rejected = 1;
-            clf_log(ctx, CLINFER_LOG_WARN, "%s: the driver refuses the stored program; compiling it again", op);
+            clf_log(ctx, CLINFER_LOG_WARN, "%s: the driver refuses the stored program; compiling it again",
+                    op);
             clf_cache_drop(&ctx->cache, key);
         }
     } else if (from_source) {
@@ -126,7 +130,8 @@ clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec, 
     if (!st && !built->program)
         st = compile(ctx, source, options, op, &built->program);
     if (!st)
-        clf_log(ctx, CLINFER_LOG_DEBUG, "%s: %s %s %s", op, built->from_cache ? "loaded" : "compiled", spec->source, options);
+        clf_log(ctx, CLINFER_LOG_DEBUG, "%s: %s %s %s", op, built->from_cache ? "loaded" : "compiled",
+                spec->source, options);
     free(options);
     free(key);
     return st;

@@ -31,7 +31,8 @@ struct clf_built {
 };
 
 // The program of a spec: from the cache unless `from_source`, else compiled. No lock needed.
-clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec, const struct clf_source *source,
-                                 const char *op, bool from_source, struct clf_built *built);
+clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec,
+                                 const struct clf_source *source, const char *op, bool from_source,
+                                 struct clf_built *built);
 // The key of a spec as text; malloc'd.
 char *clf_program_key(const clinfer_ctx *ctx, const struct clf_spec *spec, const struct clf_source *source);

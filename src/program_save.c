@@ -51,7 +51,8 @@ static cl_int binary_of(const clinfer_ctx *ctx, cl_program program, struct clf_b
         if (device[i] == ctx->device) {
             blob->size = size[i];
             blob->data = data[i] = size[i] ? malloc(size[i]) : NULL;
-            err = data[i] ? clGetProgramInfo(program, CL_PROGRAM_BINARIES, n * sizeof data[0], data, NULL) : CL_OUT_OF_HOST_MEMORY;
+            err = data[i] ? clGetProgramInfo(program, CL_PROGRAM_BINARIES, n * sizeof data[0], data, NULL)
+                          : CL_OUT_OF_HOST_MEMORY;
             break;
         }
     if (err || !blob->data) {

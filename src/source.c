@@ -112,13 +112,14 @@ static struct clf_source *load(const clinfer_ctx *ctx, const char *stem, char *e
         return NULL;
     }
     const XXH128_hash_t h = XXH3_128bits(s->text, s->size);
-    snprintf(s->hash, sizeof s->hash, "%016llx%016llx", (unsigned long long) h.high64, (unsigned long long) h.low64);
+    snprintf(s->hash, sizeof s->hash, "%016llx%016llx", (unsigned long long) h.high64,
+             (unsigned long long) h.low64);
     s->stem = stem;
     return s;
 }
 
-clinfer_status clf_source_get(clinfer_ctx *ctx, const char *stem, const struct clf_source **source, char *error,
-                              size_t error_size)
+clinfer_status clf_source_get(clinfer_ctx *ctx, const char *stem, const struct clf_source **source,
+                              char *error, size_t error_size)
 {
     for (struct clf_source *s = ctx->sources; s; s = s->next)
         if (!strcmp(s->stem, stem)) {

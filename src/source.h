@@ -21,6 +21,6 @@ struct clf_source {
 };
 
 // Call with the lock held. Errors go to `error`.
-clinfer_status clf_source_get(clinfer_ctx *ctx, const char *stem, const struct clf_source **source, char *error,
-                              size_t error_size);
+clinfer_status clf_source_get(clinfer_ctx *ctx, const char *stem, const struct clf_source **source,
+                              char *error, size_t error_size);
 void clf_sources_free(clinfer_ctx *ctx);

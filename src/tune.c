@@ -27,7 +27,8 @@ static int tile_of(int64_t n)
     return n % 4 == 0 ? 4 : n % 3 == 0 ? 3 : n % 2 == 0 ? 2 : 1;
 }
 
-struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, int64_t heads, int64_t latent, int64_t row)
+struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, int64_t heads, int64_t latent,
+                                              int64_t row)
 {
     // q of a block and the decoded keys are to stay in the second-level cache.
     enum { MAX_HEADS = 128, MAX_QUERY_BYTES = 400 << 10 };
@@ -37,7 +38,9 @@ struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, int64
     (void) caps;
     most = most < 16 ? 16 : most > MAX_HEADS ? MAX_HEADS : most;
     const int64_t blocks = (heads + most - 1) / most;
-    struct clf_attention_tiles t = { .head_block = (int) ((heads + blocks - 1) / blocks), .tile = 32, .pv_heads = 4 };
+    struct clf_attention_tiles t = { .head_block = (int) ((heads + blocks - 1) / blocks),
+                                     .tile = 32,
+                                     .pv_heads = 4 };
     t.qk_heads = tile_of((t.head_block + 15) / 16);
     t.qk_keys = keys[t.qk_heads];
     t.pv_vectors = tile_of((latent + 15) / 16);

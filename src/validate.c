@@ -28,23 +28,26 @@ static int64_t match_axis(struct clf_plan *plan, const char *term, size_t length
     return unknown && n >= known ? n : known;
 }
 
-static clinfer_status check_shape(struct clf_plan *plan, const struct clf_tensor_rule *r, const clinfer_tensor *t)
+static clinfer_status check_shape(struct clf_plan *plan, const struct clf_tensor_rule *r,
+                                  const clinfer_tensor *t)
 {
     int rank = 1;
     for (const char *c = r->dims; *c; c++)
         rank += *c == ',';
     if (t->rank != rank)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: want rank %d [%s], got rank %d", r->name, rank, r->dims, t->rank);
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: want rank %d [%s], got rank %d", r->name, rank, r->dims,
+                        t->rank);
     const char *term = r->dims;
     for (int i = 0; i < rank; i++) {
         const size_t length = strcspn(term, ",");
         const int64_t n = t->shape[i];
         if (n < 0 || n > INT32_MAX)
-            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d is %" PRId64 ", want 0 to %d", r->name, i, n, INT32_MAX);
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d is %" PRId64 ", want 0 to %d", r->name, i,
+                            n, INT32_MAX);
         const int64_t want = match_axis(plan, term, length, n);
         if (want != n)
-            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d is %" PRId64 ", but %.*s is %" PRId64, r->name, i, n,
-                            (int) length, term, want);
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d is %" PRId64 ", but %.*s is %" PRId64,
+                            r->name, i, n, (int) length, term, want);
         term += length + 1;
     }
     return CLINFER_OK;
@@ -76,11 +79,13 @@ static clinfer_status check_type(struct clf_plan *plan, const struct clf_tensor_
 {
     char names[64];
     if ((unsigned) t->dtype > CLINFER_U32 || !(r->types >> t->dtype & 1))
-        return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s (%d), want one of%s", r->name, clinfer_dtype_str(t->dtype),
-                        (int) t->dtype, type_names(r->types, names, sizeof names));
+        return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s (%d), want one of%s", r->name,
+                        clinfer_dtype_str(t->dtype), (int) t->dtype,
+                        type_names(r->types, names, sizeof names));
     if (r->same_type && find(rules, base, r->same_type)->dtype != t->dtype)
-        return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s, but %s is %s", r->name, clinfer_dtype_str(t->dtype),
-                        r->same_type, clinfer_dtype_str(find(rules, base, r->same_type)->dtype));
+        return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s, but %s is %s", r->name,
+                        clinfer_dtype_str(t->dtype), r->same_type,
+                        clinfer_dtype_str(find(rules, base, r->same_type)->dtype));
     return CLINFER_OK;
 }
 
@@ -99,10 +104,11 @@ static clinfer_status measure(struct clf_plan *plan, const struct clf_tensor_rul
         if (i == 0)
             *row = *extent;
         if ((i == t->rank - 1 && stride != 1) || (n > 1 && stride < *extent))
-            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d has stride %" PRId64 ", want %s %" PRId64, r->name, i,
-                            stride, i == t->rank - 1 ? "exactly" : "at least", *extent);
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d has stride %" PRId64 ", want %s %" PRId64,
+                            r->name, i, stride, i == t->rank - 1 ? "exactly" : "at least", *extent);
         if (__builtin_mul_overflow(n - 1, stride, &step) || __builtin_add_overflow(*extent, step, extent))
-            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d with stride %" PRId64 " passes 2^63", r->name, i, stride);
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d with stride %" PRId64 " passes 2^63",
+                            r->name, i, stride);
     }
     return CLINFER_OK;
 }
@@ -112,23 +118,28 @@ clinfer_status clf_add_view(struct clf_plan *plan, const char *name, cl_mem mem,
 {
     size_t bytes, end;
     if (!mem && count && plan->mode == CLF_CALL)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "%s: no buffer, but it has %" PRId64 " elements", name, count);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "%s: no buffer, but it has %" PRId64 " elements", name,
+                        count);
     if (__builtin_mul_overflow((size_t) count, size, &bytes) || __builtin_add_overflow(offset, bytes, &end))
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: %" PRId64 " elements at offset %zu pass 2^64 bytes", name, count, offset);
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: %" PRId64 " elements at offset %zu pass 2^64 bytes",
+                        name, count, offset);
     if (count) {
         assert(plan->num_views < CLF_MAX_VIEWS);
-        plan->view[plan->num_views++] = (struct clf_view) { .name = name, .mem = mem, .begin = offset, .end = end, .out = out };
+        plan->view[plan->num_views++] =
+            (struct clf_view){ .name = name, .mem = mem, .begin = offset, .end = end, .out = out };
     }
     return CLINFER_OK;
 }
 
-static clinfer_status add_tensor_view(struct clf_plan *plan, const struct clf_tensor_rule *r, const clinfer_tensor *t)
+static clinfer_status add_tensor_view(struct clf_plan *plan, const struct clf_tensor_rule *r,
+                                      const clinfer_tensor *t)
 {
     const size_t size = clinfer_dtype_size(t->dtype);
     int64_t extent, row;
     if (t->offset % size)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "%s: offset %zu is no multiple of the %zu bytes of an element",
-                        r->name, t->offset, size);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "%s: offset %zu is no multiple of the %zu bytes of an element", r->name, t->offset,
+                        size);
     clinfer_status st = measure(plan, r, t, &extent, &row);
     if (!st)
         st = clf_add_view(plan, r->name, t->mem, t->offset, extent, size, r->flags & CLF_OUT);

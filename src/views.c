@@ -9,13 +9,15 @@ static bool columns_apart(const struct clf_view *a, const struct clf_view *b)
     const size_t stride = a->row_stride;
     if (!stride || stride != b->row_stride || a->row_size > stride || b->row_size > stride)
         return false;
-    const size_t from = a->begin <= b->begin ? (b->begin - a->begin) % stride : (stride - (a->begin - b->begin) % stride) % stride;
+    const size_t from = a->begin <= b->begin ? (b->begin - a->begin) % stride
+                                             : (stride - (a->begin - b->begin) % stride) % stride;
     return from >= a->row_size && from + b->row_size <= stride;
 }
 
 static bool same_place(const struct clf_view *a, const struct clf_view *b)
 {
-    return a->begin == b->begin && a->end == b->end && a->row_stride == b->row_stride && a->row_size == b->row_size;
+    return a->begin == b->begin && a->end == b->end && a->row_stride == b->row_stride &&
+           a->row_size == b->row_size;
 }
 
 static bool may_share(const struct clf_view *a, const struct clf_view *b)
@@ -33,8 +35,9 @@ clinfer_status clf_check_aliases(struct clf_plan *plan, const struct clf_view *v
             const struct clf_view *a = &views[i], *b = &views[j];
             if (a->mem && a->mem == b->mem && a->begin < b->end && b->begin < a->end && !may_share(a, b) &&
                 !columns_apart(a, b))
-                return clf_fail(plan, CLINFER_ERR_ALIAS, "%s (bytes %zu to %zu) and %s (bytes %zu to %zu) overlap",
-                                a->name, a->begin, a->end, b->name, b->begin, b->end);
+                return clf_fail(plan, CLINFER_ERR_ALIAS,
+                                "%s (bytes %zu to %zu) and %s (bytes %zu to %zu) overlap", a->name, a->begin,
+                                a->end, b->name, b->begin, b->end);
         }
     return CLINFER_OK;
 }
@@ -70,7 +73,8 @@ clinfer_status clf_check_views(struct clf_plan *plan)
             return clf_fail(plan, (clinfer_status) err, "%s: its buffer cannot be queried: %s", v->name,
                             clinfer_status_str((clinfer_status) err));
         if (v->end > size)
-            return clf_fail(plan, CLINFER_ERR_BOUNDS, "%s reaches byte %zu of a buffer of %zu bytes", v->name, v->end, size);
+            return clf_fail(plan, CLINFER_ERR_BOUNDS, "%s reaches byte %zu of a buffer of %zu bytes", v->name,
+                            v->end, size);
     }
     return moved ? clf_check_aliases(plan, root) : CLINFER_OK;
 }

@@ -8,17 +8,18 @@
 // Functions that the library calls. INT: returns its status. OBJECT: returns an object, the status last.
 #define LAYER_INT_FUNCTIONS(X)                                                                               \
     X(clBuildProgram)                                                                                        \
-    X(clEnqueueMarkerWithWaitList) X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer)  \
-        X(clFinish) X(clFlush) X(clGetCommandQueueInfo) X(clGetDeviceIDs) X(clGetDeviceInfo)                 \
-            X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo) X(clGetPlatformIDs)           \
-                X(clGetPlatformInfo) X(clGetProgramBuildInfo) X(clGetProgramInfo) X(clSetEventCallback)      \
-                    X(clSetKernelArg) X(clWaitForEvents) X(clRetainCommandQueue) X(clRetainContext)          \
-                        X(clRetainEvent) X(clReleaseCommandQueue) X(clReleaseContext) X(clReleaseEvent)      \
-                            X(clReleaseKernel) X(clReleaseMemObject) X(clReleaseProgram)
+    X(clEnqueueMarkerWithWaitList)                                                                           \
+    X(clEnqueueNDRangeKernel) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clFinish) X(clFlush)          \
+        X(clGetCommandQueueInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo)                      \
+            X(clGetEventProfilingInfo) X(clGetMemObjectInfo) X(clGetPlatformIDs) X(clGetPlatformInfo)        \
+                X(clGetProgramBuildInfo) X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg)         \
+                    X(clWaitForEvents) X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent)           \
+                        X(clReleaseCommandQueue) X(clReleaseContext) X(clReleaseEvent) X(clReleaseKernel)    \
+                            X(clReleaseMemObject) X(clReleaseProgram)
 #define LAYER_OBJECT_FUNCTIONS(X)                                                                            \
     X(clCreateBuffer)                                                                                        \
-    X(clCreateCommandQueue) X(clCreateContext) X(clCreateKernel) X(clCreateProgramWithBinary)                \
-        X(clCreateProgramWithSource)
+    X(clCreateCommandQueue)                                                                                  \
+    X(clCreateContext) X(clCreateKernel) X(clCreateProgramWithBinary) X(clCreateProgramWithSource)
 
 struct layer_control {
     // Calls are counted, and may fail, only while on.

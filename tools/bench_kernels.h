@@ -28,9 +28,9 @@ static const char bench_bandwidth_source[] =
     "}\n"
     "__kernel void nothing(uint count) {}\n";
 
-// Twelve chains keep two pipes of latency 4 to 6 busy; six fit where a vector takes two of 16 registers. They start
-// from memory of their own, or a compiler would see that they are equal. A step of `cycles` is two operations
-// that wait for each other and that no compiler can merge.
+// Twelve chains keep two pipes of latency 4 to 6 busy; six fit where a vector takes two of 16 registers. They
+// start from memory of their own, or a compiler would see that they are equal. A step of `cycles` is two
+// operations that wait for each other and that no compiler can merge.
 static const char bench_arithmetic_source[] =
     "typedef float16 __attribute__((aligned(4))) vec;\n"
     "#define SIX(F, n) F(n##0) F(n##1) F(n##2) F(n##3) F(n##4) F(n##5)\n"

@@ -20,7 +20,8 @@ static int print_entry(void *priv, const struct clinfer_cache_entry *e)
     l->damaged += !e->ok;
     l->bytes += e->bytes;
     if (!l->json) {
-        printf("%.8s  %-24s %9llu bytes  %s  %s\n", e->name, e->op, (unsigned long long) e->bytes, e->ok ? "ok" : "DAMAGED", e->device);
+        printf("%.8s  %-24s %9llu bytes  %s  %s\n", e->name, e->op, (unsigned long long) e->bytes,
+               e->ok ? "ok" : "DAMAGED", e->device);
         return 0;
     }
     printf("{\"key\":");
@@ -45,7 +46,8 @@ static int list(const struct cli_options *o, bool verify)
     if (!o->json)
         printf("%u programs, %llu bytes, %u damaged\n", l.count, (unsigned long long) l.bytes, l.damaged);
     if (verify && l.damaged)
-        cli_error("%u of %u entries are damaged; a context compiles them again when it meets them", l.damaged, l.count);
+        cli_error("%u of %u entries are damaged; a context compiles them again when it meets them", l.damaged,
+                  l.count);
     return cli_finish(verify && l.damaged ? CLI_WRONG : CLI_RIGHT);
 }
 
@@ -67,7 +69,8 @@ static int print_path(void)
     char path[PATH_SIZE];
     clinfer_status st = clinfer_cache_path(NULL, path, sizeof path);
     if (st) {
-        cli_error("no program cache: CLINFER_CACHE_DIR is empty, or there is no home folder (%s)", clinfer_status_str(st));
+        cli_error("no program cache: CLINFER_CACHE_DIR is empty, or there is no home folder (%s)",
+                  clinfer_status_str(st));
         return CLI_WRONG;
     }
     printf("%s\n", path);
@@ -102,7 +105,8 @@ static int build(const struct cli_options *o)
     if (ok) {
         clinfer_ctx_stats(ctx, &stats);
         fprintf(stderr, "%s: %llu programs compiled, %llu in the cache before, %llu stored\n", c.op->name,
-                (unsigned long long) stats.compiled, (unsigned long long) stats.loaded, (unsigned long long) stats.stored);
+                (unsigned long long) stats.compiled, (unsigned long long) stats.loaded,
+                (unsigned long long) stats.stored);
     }
     clinfer_ctx_destroy(&ctx);
     op_case_free(&c);
@@ -111,8 +115,9 @@ static int build(const struct cli_options *o)
 
 int cmd_cache(int argc, char **argv)
 {
-    static const struct cli_command command = { "clinfer cache list|verify|clear|path|build FILE [--json] [--device D]",
-                                                CLI_JSON | CLI_DEVICE, 1, 2 };
+    static const struct cli_command command = {
+        "clinfer cache list|verify|clear|path|build FILE [--json] [--device D]", CLI_JSON | CLI_DEVICE, 1, 2
+    };
     struct cli_options o;
     int status;
     if (!cli_parse(argc, argv, &command, &o, &status))

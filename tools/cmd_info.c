@@ -10,12 +10,17 @@ static void print_json(unsigned index, const struct clinfer_device_info *d, cons
 {
     const struct {
         const char *name, *text;
-    } strings[] = { { "platform", d->platform }, { "device", d->device }, { "type", d->type }, { "driver", d->driver },
+    } strings[] = { { "platform", d->platform },
+                    { "device", d->device },
+                    { "type", d->type },
+                    { "driver", d->driver },
                     { "set", d->set == CLINFER_SET_GROUP ? "group" : "row" } };
     const struct {
         const char *name;
         clinfer_cap cap;
-    } caps[] = { { "fp16", CLINFER_CAP_FP16 }, { "subgroups", CLINFER_CAP_SUBGROUPS }, { "il", CLINFER_CAP_IL },
+    } caps[] = { { "fp16", CLINFER_CAP_FP16 },
+                 { "subgroups", CLINFER_CAP_SUBGROUPS },
+                 { "il", CLINFER_CAP_IL },
                  { "denormals", CLINFER_CAP_DENORMALS } };
     printf("{\"index\":%u", index);
     for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
@@ -35,8 +40,8 @@ static void print_json(unsigned index, const struct clinfer_device_info *d, cons
 
 static void print_caps(unsigned caps)
 {
-#define CLINFER_X(name, bit, text)       \
-    if (caps & (1u << (bit)))            \
+#define CLINFER_X(name, bit, text)                                                                           \
+    if (caps & (1u << (bit)))                                                                                \
         printf("  has: %s\n", text);
     CLINFER_CAP_LIST(CLINFER_X)
 #undef CLINFER_X
@@ -45,11 +50,14 @@ static void print_caps(unsigned caps)
 static void print_text(unsigned index, const struct clinfer_device_info *d, const char *cache)
 {
     printf("%u: %s\n", index, d->device);
-    printf("  %s, %s, driver %s, %s, %u compute units\n", d->platform, d->type, d->driver, d->version, d->compute_units);
-    printf("  %llu MiB memory, at most %llu MiB a buffer, %llu KiB local\n", (unsigned long long) d->global_bytes >> 20,
-           (unsigned long long) d->max_alloc >> 20, (unsigned long long) d->local_bytes >> 10);
+    printf("  %s, %s, driver %s, %s, %u compute units\n", d->platform, d->type, d->driver, d->version,
+           d->compute_units);
+    printf("  %llu MiB memory, at most %llu MiB a buffer, %llu KiB local\n",
+           (unsigned long long) d->global_bytes >> 20, (unsigned long long) d->max_alloc >> 20,
+           (unsigned long long) d->local_bytes >> 10);
     print_caps(d->caps);
-    printf("  kernel set: %s; compiled programs: %s\n", d->set == CLINFER_SET_GROUP ? "group" : "row", cache ? cache : "not kept");
+    printf("  kernel set: %s; compiled programs: %s\n", d->set == CLINFER_SET_GROUP ? "group" : "row",
+           cache ? cache : "not kept");
 }
 
 int cmd_info(int argc, char **argv)

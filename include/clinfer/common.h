@@ -13,7 +13,7 @@
 
 #ifdef __cplusplus
 #define CLINFER_API_BEGIN extern "C" {
-#define CLINFER_API_END }
+#define CLINFER_API_END   }
 #else
 #define CLINFER_API_BEGIN
 #define CLINFER_API_END
@@ -37,17 +37,17 @@ CLINFER_API const char *clinfer_version(void);
 // Status codes. 0 is success. Values in (-20000, 0) are OpenCL's own cl_int, passed through
 // unchanged; values <= -20000 are ours. Numbers are frozen once released.
 // What went wrong in detail is a text: clinfer_ctx_error().
-#define CLINFER_STATUS_LIST(X)                                                 \
-    X(OK, 0, "success")                                                        \
-    X(ERR_ARGUMENT, -20001, "invalid argument")                                \
-    X(ERR_SHAPE, -20002, "tensor shape mismatch")                              \
-    X(ERR_TYPE, -20003, "unsupported data type")                               \
-    X(ERR_ALIAS, -20004, "tensors overlap in memory")                          \
-    X(ERR_BOUNDS, -20005, "a view reaches past its buffer")                    \
-    X(ERR_UNSUPPORTED, -20006, "not supported on this device")                 \
-    X(ERR_NO_DEVICE, -20007, "no usable OpenCL device")                        \
-    X(ERR_BUILD, -20008, "a kernel failed to build; see the log")              \
-    X(ERR_MEMORY, -20009, "out of host memory")                                \
+#define CLINFER_STATUS_LIST(X)                                                                               \
+    X(OK, 0, "success")                                                                                      \
+    X(ERR_ARGUMENT, -20001, "invalid argument")                                                              \
+    X(ERR_SHAPE, -20002, "tensor shape mismatch")                                                            \
+    X(ERR_TYPE, -20003, "unsupported data type")                                                             \
+    X(ERR_ALIAS, -20004, "tensors overlap in memory")                                                        \
+    X(ERR_BOUNDS, -20005, "a view reaches past its buffer")                                                  \
+    X(ERR_UNSUPPORTED, -20006, "not supported on this device")                                               \
+    X(ERR_NO_DEVICE, -20007, "no usable OpenCL device")                                                      \
+    X(ERR_BUILD, -20008, "a kernel failed to build; see the log")                                            \
+    X(ERR_MEMORY, -20009, "out of host memory")                                                              \
     X(ERR_FILE, -20010, "a file could not be read or written")
 
 typedef enum clinfer_status {

@@ -22,16 +22,16 @@ typedef enum clinfer_kernel_set { CLINFER_SET_AUTO, CLINFER_SET_ROW, CLINFER_SET
 typedef enum clinfer_arith { CLINFER_ARITH_AUTO, CLINFER_ARITH_F32, CLINFER_ARITH_BF16 } clinfer_arith;
 
 // What the engine asks a device: X(enumerator, bit, what a variant does with it).
-#define CLINFER_CAP_LIST(X)                                            \
-    X(FP16, 0, "half arithmetic")                                      \
-    X(SUBGROUPS, 1, "sub-group functions")                             \
-    X(IL, 2, "programs from SPIR-V")                                   \
-    X(DENORMALS, 3, "f32 denormals")                                   \
-    X(FMA, 4, "fma() in hardware")                                     \
-    X(ROUNDED_DIVIDE, 5, "correctly rounded f32 division and root")    \
-    X(LOCAL_MEMORY, 6, "local memory that is not plain memory")        \
-    X(INT_DOT, 7, "integer dot product")                               \
-    X(SVM, 8, "shared virtual memory")                                 \
+#define CLINFER_CAP_LIST(X)                                                                                  \
+    X(FP16, 0, "half arithmetic")                                                                            \
+    X(SUBGROUPS, 1, "sub-group functions")                                                                   \
+    X(IL, 2, "programs from SPIR-V")                                                                         \
+    X(DENORMALS, 3, "f32 denormals")                                                                         \
+    X(FMA, 4, "fma() in hardware")                                                                           \
+    X(ROUNDED_DIVIDE, 5, "correctly rounded f32 division and root")                                          \
+    X(LOCAL_MEMORY, 6, "local memory that is not plain memory")                                              \
+    X(INT_DOT, 7, "integer dot product")                                                                     \
+    X(SVM, 8, "shared virtual memory")                                                                       \
     X(OUT_OF_ORDER, 9, "out-of-order queues")
 
 typedef enum clinfer_cap {
@@ -59,9 +59,9 @@ struct clinfer_ctx_params {
     // The program cache on disk. NULL: CLINFER_CACHE_DIR, else $XDG_CACHE_HOME/clinfer, else
     // $HOME/.cache/clinfer. "": off. A folder that cannot be used costs a warning and compiles.
     const char *cache_dir;
-    int cache_read_only;            // 1: nothing is written, touched or removed
-    uint64_t cache_max_bytes;       // least recently used entries go past this; 0: 256 MiB
-    clinfer_program_store store;    // callbacks instead of a folder; both NULL: the folder
+    int cache_read_only;         // 1: nothing is written, touched or removed
+    uint64_t cache_max_bytes;    // least recently used entries go past this; 0: 256 MiB
+    clinfer_program_store store; // callbacks instead of a folder; both NULL: the folder
 
     // Called for each message up to log_level, from whichever thread it arises in; must not call back
     // into the context. NULL: silent.
@@ -74,7 +74,7 @@ struct clinfer_ctx_params {
     void (*profile)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
     void *profile_priv;
 
-    char *error;       // where create writes why it failed; may be NULL
+    char *error; // where create writes why it failed; may be NULL
     size_t error_size;
 };
 #define clinfer_ctx_params(...) (&(struct clinfer_ctx_params){ __VA_ARGS__ })
@@ -117,17 +117,17 @@ CLINFER_API void clinfer_ctx_device_info(const clinfer_ctx *ctx, struct clinfer_
 
 // Every device of every platform: up to `capacity` of them go to `infos`, *count is how many there are.
 // Errors: ERR_NO_DEVICE when there is no platform or no device, with the reason in error (may be NULL).
-CLINFER_API clinfer_status clinfer_devices(struct clinfer_device_info *infos, unsigned capacity, unsigned *count,
-                                           char *error, size_t error_size);
+CLINFER_API clinfer_status clinfer_devices(struct clinfer_device_info *infos, unsigned capacity,
+                                           unsigned *count, char *error, size_t error_size);
 
 // A fault that only the device could see. Nothing is written for a new token with a fault; an old key on
 // a bad page counts as masked; nothing outside a buffer is touched.
 typedef enum clinfer_fault_code {
     CLINFER_FAULT_NONE,
-    CLINFER_FAULT_OFFSETS,  // input_row_offsets not ascending from 0 to at most T; value: the offset
-    CLINFER_FAULT_PAGE,     // a page id past the cache's pages; value: the id
-    CLINFER_FAULT_LENGTH,   // a position past the lookup table's columns; value: the position
-    CLINFER_FAULT_POSITION  // a position past the rows of freqs_cis; value: the position
+    CLINFER_FAULT_OFFSETS, // input_row_offsets not ascending from 0 to at most T; value: the offset
+    CLINFER_FAULT_PAGE,    // a page id past the cache's pages; value: the id
+    CLINFER_FAULT_LENGTH,  // a position past the lookup table's columns; value: the position
+    CLINFER_FAULT_POSITION // a position past the rows of freqs_cis; value: the position
 } clinfer_fault_code;
 
 struct clinfer_fault {
@@ -138,20 +138,21 @@ struct clinfer_fault {
 
 // Waits for all that `queue` (NULL: the context's) holds, then reads and clears the context's first
 // fault since the last call. fault->code is CLINFER_FAULT_NONE where there was none. Blocks.
-CLINFER_API clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struct clinfer_fault *fault);
+CLINFER_API clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue,
+                                             struct clinfer_fault *fault);
 
 // Text for a fault code. Never NULL.
 CLINFER_API const char *clinfer_fault_str(clinfer_fault_code code);
 
 // What the context has done, for tests and monitoring.
 struct clinfer_ctx_stats {
-    uint64_t programs;       // specialisations in memory
-    uint64_t compiled;       // built from source
-    uint64_t loaded;         // built from a stored binary
-    uint64_t rejected;       // stored binaries that were not usable
-    uint64_t stored;         // binaries handed to the cache
-    uint64_t launches;       // kernels enqueued
-    uint64_t arena_bytes;    // size of the workspace arena
+    uint64_t programs;    // specialisations in memory
+    uint64_t compiled;    // built from source
+    uint64_t loaded;      // built from a stored binary
+    uint64_t rejected;    // stored binaries that were not usable
+    uint64_t stored;      // binaries handed to the cache
+    uint64_t launches;    // kernels enqueued
+    uint64_t arena_bytes; // size of the workspace arena
 };
 CLINFER_API void clinfer_ctx_stats(clinfer_ctx *ctx, struct clinfer_ctx_stats *stats);
 

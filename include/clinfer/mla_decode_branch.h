@@ -29,8 +29,8 @@ typedef enum clinfer_score_mod {
 //   output[t,h,v]= sum_c raw[c] * w_uv[h,v,c],  raw rounded to q's type
 //
 // T new tokens, H heads, N = qk_nope_head_dim, R rope dims (even), C = kv_lora_rank, V = v_head_dim, F rows
-// of the table. N and R may be 0. A query that sees no key gives 0. q is not changed. With fp8 weights, q_nope
-// and raw are quantised per token, head and k_granularity columns, scale = min(amax, 1200) / 448.
+// of the table. N and R may be 0. A query that sees no key gives 0. q is not changed. With fp8 weights,
+// q_nope and raw are quantised per token, head and k_granularity columns, scale = min(amax, 1200) / 448.
 struct clinfer_mla_decode_branch_params {
     cl_command_queue queue;       // NULL: the context's
     clinfer_tensor q;             // [T, H, N + R] f32 f16 bf16
@@ -43,40 +43,39 @@ struct clinfer_mla_decode_branch_params {
     clinfer_tensor output;        // [T, H, V] of q's type
     clinfer_kv_cache kv;          // planes 1, K 1, D == C + R
     clinfer_kv_batch batch;
-    int64_t layer_idx;            // within kv
-    float epsilon, scale;         // taken as given
+    int64_t layer_idx;                    // within kv
+    float epsilon, scale;                 // taken as given
     int64_t n_granularity, k_granularity; // rows and columns that share a weight scale; with fp8 only
     clinfer_mask mask;
-    int64_t local_window_size;    // W >= 1 for the masks that name it, else ignored
+    int64_t local_window_size; // W >= 1 for the masks that name it, else ignored
     clinfer_score_mod score_mod;
-    int64_t max_context;          // keys of the longest request, for the schedule only; 0: columns * S
+    int64_t max_context; // keys of the longest request, for the schedule only; 0: columns * S
     // Splits of the key range, merged afterwards; 0: chosen from device and shapes. A fixed number gives the
     // same bits for a request in any batch.
     int num_splits;
     // Scratch of at least clinfer_mla_decode_branch_workspace() bytes. NULL: the context's arena.
     cl_mem workspace;
-    size_t workspace_offset;      // bytes, a multiple of 64
+    size_t workspace_offset; // bytes, a multiple of 64
 };
 #define clinfer_mla_decode_branch_params(...) (&(struct clinfer_mla_decode_branch_params){ __VA_ARGS__ })
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_UNSUPPORTED
-// or OpenCL's; nothing is enqueued on error. Should the driver refuse a launch after the first, its code comes
-// back and output and new cache rows are undefined. Threads: any; calls that share the arena run one after another.
-// Source: DeepSeek-V2 (2024), section 2.1 and appendix C. Elsewhere: mla_decode_branch_fp8.
+// or OpenCL's; nothing is enqueued on error. Should the driver refuse a launch after the first, its code
+// comes back and output and new cache rows are undefined. Threads: any; calls that share the arena run one
+// after another. Source: DeepSeek-V2 (2024), section 2.1 and appendix C. Elsewhere: mla_decode_branch_fp8.
 CLINFER_API clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx,
                                                      const struct clinfer_mla_decode_branch_params *params,
                                                      cl_uint num_events_in_wait_list,
                                                      const cl_event *event_wait_list, cl_event *event);
 
 // Compiles what that call would need and enqueues nothing. Buffers may be NULL; T may be any number.
-CLINFER_API clinfer_status clinfer_mla_decode_branch_compile(clinfer_ctx *ctx,
-                                                             const struct clinfer_mla_decode_branch_params *params);
+CLINFER_API clinfer_status
+clinfer_mla_decode_branch_compile(clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params);
 
 // *bytes: the scratch that the call needs. Buffers may be NULL.
-CLINFER_API clinfer_status clinfer_mla_decode_branch_workspace(clinfer_ctx *ctx,
-                                                               const struct clinfer_mla_decode_branch_params *params,
-                                                               size_t *bytes);
+CLINFER_API clinfer_status clinfer_mla_decode_branch_workspace(
+    clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params, size_t *bytes);
 
 CLINFER_API_END
 

@@ -22,14 +22,14 @@ typedef enum clinfer_norm_rows {
 // What lies past n stays as it is, bit for bit; in a cache with scales the group that n cuts is stored
 // again whole. epsilon 0 with an all-zero row gives 0.
 struct clinfer_rms_norm_kv_cache_params {
-    cl_command_queue queue;   // NULL: the context's
-    clinfer_tensor gamma;     // [n] f32 f16 bf16
-    clinfer_kv_cache kv;      // the K plane is normalised
+    cl_command_queue queue; // NULL: the context's
+    clinfer_tensor gamma;   // [n] f32 f16 bf16
+    clinfer_kv_cache kv;    // the K plane is normalised
     clinfer_kv_batch batch;
-    int64_t layer_idx;        // within kv
-    int64_t total_seq_len;    // T, at least input_row_offsets[B]
-    float epsilon;            // added to the mean square; taken as given
-    float weight_offset;      // w, added to gamma (1 for Gemma); taken as given
+    int64_t layer_idx;     // within kv
+    int64_t total_seq_len; // T, at least input_row_offsets[B]
+    float epsilon;         // added to the mean square; taken as given
+    float weight_offset;   // w, added to gamma (1 for Gemma); taken as given
     clinfer_norm_cast cast;
     clinfer_norm_rows rows;
 };
@@ -45,8 +45,8 @@ CLINFER_API clinfer_status clinfer_rms_norm_kv_cache(clinfer_ctx *ctx,
                                                      const cl_event *event_wait_list, cl_event *event);
 
 // Compiles what that call would need and enqueues nothing. Buffers may be NULL; T may be any number.
-CLINFER_API clinfer_status clinfer_rms_norm_kv_cache_compile(clinfer_ctx *ctx,
-                                                             const struct clinfer_rms_norm_kv_cache_params *params);
+CLINFER_API clinfer_status
+clinfer_rms_norm_kv_cache_compile(clinfer_ctx *ctx, const struct clinfer_rms_norm_kv_cache_params *params);
 
 CLINFER_API_END
 

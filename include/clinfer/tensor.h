@@ -8,11 +8,11 @@ CLINFER_API_BEGIN
 
 // Element types: X(enumerator, value, name in safetensors files, bytes).
 // F8_E4M3 is the OCP "fn" form: no infinity, largest 448, NaN 0x7F and 0xFF.
-#define CLINFER_DTYPE_LIST(X) \
-    X(F32, 1, "F32", 4)       \
-    X(F16, 2, "F16", 2)       \
-    X(BF16, 3, "BF16", 2)     \
-    X(F8_E4M3, 4, "F8_E4M3", 1) \
+#define CLINFER_DTYPE_LIST(X)                                                                                \
+    X(F32, 1, "F32", 4)                                                                                      \
+    X(F16, 2, "F16", 2)                                                                                      \
+    X(BF16, 3, "BF16", 2)                                                                                    \
+    X(F8_E4M3, 4, "F8_E4M3", 1)                                                                              \
     X(U32, 5, "U32", 4)
 
 typedef enum clinfer_dtype {
@@ -32,7 +32,7 @@ enum { CLINFER_MAX_RANK = 4 };
 // `mem` may be NULL where the tensor has no elements, and in calls that only compile or measure.
 typedef struct clinfer_tensor {
     cl_mem mem;
-    size_t offset;                    // bytes from the start of `mem`; a multiple of the element size
+    size_t offset; // bytes from the start of `mem`; a multiple of the element size
     clinfer_dtype dtype;
     int rank;                         // 1..CLINFER_MAX_RANK; 0: absent
     int64_t shape[CLINFER_MAX_RANK];  // outermost first
@@ -40,7 +40,8 @@ typedef struct clinfer_tensor {
 } clinfer_tensor;
 
 // A dense tensor of `rank` axes; unused extents are ignored.
-static inline clinfer_tensor clinfer_tensor_of(cl_mem mem, clinfer_dtype dtype, int rank, int64_t n0, int64_t n1, int64_t n2)
+static inline clinfer_tensor clinfer_tensor_of(cl_mem mem, clinfer_dtype dtype, int rank, int64_t n0,
+                                               int64_t n1, int64_t n2)
 {
     clinfer_tensor t = { mem, 0, dtype, rank, { n0, n1, n2, 0 }, { 0, 0, 0, 0 } };
     return t;
@@ -53,7 +54,8 @@ static inline clinfer_tensor clinfer_tensor_2d(cl_mem mem, clinfer_dtype dtype, 
 {
     return clinfer_tensor_of(mem, dtype, 2, n0, n1, 0);
 }
-static inline clinfer_tensor clinfer_tensor_3d(cl_mem mem, clinfer_dtype dtype, int64_t n0, int64_t n1, int64_t n2)
+static inline clinfer_tensor clinfer_tensor_3d(cl_mem mem, clinfer_dtype dtype, int64_t n0, int64_t n1,
+                                               int64_t n2)
 {
     return clinfer_tensor_of(mem, dtype, 3, n0, n1, n2);
 }

@@ -14,17 +14,22 @@ static const struct clf_tensor_rule tensors[] = {
 
 static clinfer_status check(struct clf_plan *plan, const struct clinfer_fused_qk_rope_params *p)
 {
-    const int64_t H = CLF_DIM(plan, 'H'), K = CLF_DIM(plan, 'K'), Q = CLF_DIM(plan, 'Q'), D = CLF_DIM(plan, 'D'),
-                  R = CLF_DIM(plan, 'R');
+    const int64_t H = CLF_DIM(plan, 'H'), K = CLF_DIM(plan, 'K'), Q = CLF_DIM(plan, 'Q'),
+                  D = CLF_DIM(plan, 'D'), R = CLF_DIM(plan, 'R');
     if (H % K)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "%" PRId64 " query heads are no multiple of %" PRId64 " KV heads", H, K);
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "%" PRId64 " query heads are no multiple of %" PRId64 " KV heads", H, K);
     if (R % 2)
         return clf_fail(plan, CLINFER_ERR_SHAPE, "freqs_cis: axis 1 is %" PRId64 ", want an even number", R);
     if (R > Q || R > D)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "freqs_cis: %" PRId64 " rotated dims, but heads are %" PRId64 " (q) and %" PRId64 " (cache)",
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "freqs_cis: %" PRId64 " rotated dims, but heads are %" PRId64 " (q) and %" PRId64
+                        " (cache)",
                         R, Q, D);
     if (!p->interleaved && Q != D)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "split halves want equal head sizes, got %" PRId64 " (q) and %" PRId64 " (cache)", Q, D);
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "split halves want equal head sizes, got %" PRId64 " (q) and %" PRId64 " (cache)", Q,
+                        D);
     return CLINFER_OK;
 }
 
@@ -33,22 +38,26 @@ static clinfer_status check_sections(struct clf_plan *plan, const struct clinfer
     const int n = p->num_mrope_sections;
     const int64_t rows = p->position_ids.rank ? CLF_DIM(plan, 'I') : 0;
     if (n < 0 || n > CLINFER_MAX_MROPE_SECTIONS)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "num_mrope_sections is %d, want 0 to %d", n, CLINFER_MAX_MROPE_SECTIONS);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "num_mrope_sections is %d, want 0 to %d", n,
+                        CLINFER_MAX_MROPE_SECTIONS);
     if (n && !p->position_ids.rank)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "%d mrope sections, but no position_ids", n);
     if (p->position_ids.rank && (rows < 1 || (n && rows != n)))
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "position_ids: axis 0 is %" PRId64 ", want %d", rows, n ? n : 1);
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "position_ids: axis 0 is %" PRId64 ", want %d", rows,
+                        n ? n : 1);
     for (int i = 0; i < n; i++)
         if (p->mrope_section[i] <= (i ? p->mrope_section[i - 1] : 0))
-            return clf_fail(plan, CLINFER_ERR_ARGUMENT, "mrope_section: end %d is %d, want more than %d", i, p->mrope_section[i],
-                            i ? p->mrope_section[i - 1] : 0);
+            return clf_fail(plan, CLINFER_ERR_ARGUMENT, "mrope_section: end %d is %d, want more than %d", i,
+                            p->mrope_section[i], i ? p->mrope_section[i - 1] : 0);
     return CLINFER_OK;
 }
 
 static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
-    static const char *const end_name[CLINFER_MAX_MROPE_SECTIONS] = { "MROPE_END0", "MROPE_END1", "MROPE_END2", "MROPE_END3",
-                                                                      "MROPE_END4", "MROPE_END5", "MROPE_END6", "MROPE_END7" };
+    static const char *const end_name[CLINFER_MAX_MROPE_SECTIONS] = { "MROPE_END0", "MROPE_END1",
+                                                                      "MROPE_END2", "MROPE_END3",
+                                                                      "MROPE_END4", "MROPE_END5",
+                                                                      "MROPE_END6", "MROPE_END7" };
     const struct clinfer_fused_qk_rope_params *p = params;
     clinfer_status st = check(plan, p);
     if (!st)
@@ -78,16 +87,18 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     return CLINFER_OK;
 }
 
-const struct clf_op clf_op_fused_qk_rope = { "fused_qk_rope", CLF_TENSORS(tensors), CLF_CACHE_FIELDS(clinfer_fused_qk_rope_params),
-                                             false, prepare };
+const struct clf_op clf_op_fused_qk_rope = { "fused_qk_rope", CLF_TENSORS(tensors),
+                                             CLF_CACHE_FIELDS(clinfer_fused_qk_rope_params), false, prepare };
 
 clinfer_status clinfer_fused_qk_rope(clinfer_ctx *ctx, const struct clinfer_fused_qk_rope_params *params,
-                                     cl_uint num_events_in_wait_list, const cl_event *event_wait_list, cl_event *event)
+                                     cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
+                                     cl_event *event)
 {
     return clf_run(ctx, &clf_op_fused_qk_rope, params, num_events_in_wait_list, event_wait_list, event);
 }
 
-clinfer_status clinfer_fused_qk_rope_compile(clinfer_ctx *ctx, const struct clinfer_fused_qk_rope_params *params)
+clinfer_status clinfer_fused_qk_rope_compile(clinfer_ctx *ctx,
+                                             const struct clinfer_fused_qk_rope_params *params)
 {
     return clf_compile(ctx, &clf_op_fused_qk_rope, params);
 }

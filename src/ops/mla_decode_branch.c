@@ -7,7 +7,7 @@
 #include <inttypes.h>
 
 #define FIELD(name) offsetof(struct clinfer_mla_decode_branch_params, name)
-#define WEIGHTS (CLF_FLOATS | CLF_F8)
+#define WEIGHTS     (CLF_FLOATS | CLF_F8)
 // N is qk_nope_head_dim, V v_head_dim; a to d are the block counts of the weight scales.
 static const struct clf_tensor_rule tensors[] = {
     { "kv_norm_gamma", "C", FIELD(kv_norm_gamma), CLF_FLOATS, CLF_IN, NULL, NULL },
@@ -27,24 +27,29 @@ static int64_t blocks(int64_t n, int64_t size)
 
 static clinfer_status check_shapes(struct clf_plan *plan)
 {
-    const int64_t C = CLF_DIM(plan, 'C'), R = CLF_DIM(plan, 'R'), D = CLF_DIM(plan, 'D'), H = CLF_DIM(plan, 'H'), V = CLF_DIM(plan, 'V');
+    const int64_t C = CLF_DIM(plan, 'C'), R = CLF_DIM(plan, 'R'), D = CLF_DIM(plan, 'D'),
+                  H = CLF_DIM(plan, 'H'), V = CLF_DIM(plan, 'V');
     if (R % 2)
         return clf_fail(plan, CLINFER_ERR_SHAPE, "freqs_cis: axis 1 is %" PRId64 ", want an even number", R);
     if (C < 1 || H < 1 || V < 1)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "C is %" PRId64 ", H %" PRId64 ", V %" PRId64 ", want at least 1 each", C, H, V);
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "C is %" PRId64 ", H %" PRId64 ", V %" PRId64 ", want at least 1 each", C, H, V);
     if (C + R != D)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
     return CLINFER_OK;
 }
 
-static clinfer_status check_scale(struct clf_plan *plan, const char *name, const clinfer_tensor *t, int64_t rows, int64_t columns,
+static clinfer_status check_scale(struct clf_plan *plan, const char *name, const clinfer_tensor *t,
+                                  int64_t rows, int64_t columns,
                                   const struct clinfer_mla_decode_branch_params *p)
 {
     if (!t->rank)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "fp8 weights, but no %s", name);
     const int64_t r = blocks(rows, p->n_granularity), c = blocks(columns, p->k_granularity);
     if (t->shape[1] != r || t->shape[2] != c)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: [%" PRId64 ", %" PRId64 "], want [%" PRId64 ", %" PRId64 "]", name, t->shape[1],
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "%s: [%" PRId64 ", %" PRId64 "], want [%" PRId64 ", %" PRId64 "]", name, t->shape[1],
                         t->shape[2], r, c);
     return CLINFER_OK;
 }
@@ -54,12 +59,15 @@ static clinfer_status check_weights(struct clf_plan *plan, const struct clinfer_
     const int64_t C = CLF_DIM(plan, 'C');
     if (p->w_uk.dtype != CLINFER_F8_E4M3) {
         if (p->w_uk_scale.rank || p->w_uv_scale.rank)
-            return clf_fail(plan, CLINFER_ERR_ARGUMENT, "weight scales with weights of type %s, which has none",
+            return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                            "weight scales with weights of type %s, which has none",
                             clinfer_dtype_str(p->w_uk.dtype));
         return CLINFER_OK;
     }
-    if (p->n_granularity < 1 || p->k_granularity < 1 || p->n_granularity > INT32_MAX || p->k_granularity > INT32_MAX)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "n_granularity is %" PRId64 ", k_granularity %" PRId64 ", want at least 1",
+    if (p->n_granularity < 1 || p->k_granularity < 1 || p->n_granularity > INT32_MAX ||
+        p->k_granularity > INT32_MAX)
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "n_granularity is %" PRId64 ", k_granularity %" PRId64 ", want at least 1",
                         p->n_granularity, p->k_granularity);
     clinfer_status st = check_scale(plan, "w_uk_scale", &p->w_uk_scale, C, CLF_DIM(plan, 'N'), p);
     return st ? st : check_scale(plan, "w_uv_scale", &p->w_uv_scale, CLF_DIM(plan, 'V'), C, p);
@@ -71,18 +79,24 @@ static clinfer_status check_scalars(struct clf_plan *plan, const struct clinfer_
     if (!(p->epsilon >= 0))
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
     if ((unsigned) p->mask > CLINFER_MASK_SLIDING_WINDOW_CAUSAL)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "mask is %d, want 0 to %d", (int) p->mask, CLINFER_MASK_SLIDING_WINDOW_CAUSAL);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "mask is %d, want 0 to %d", (int) p->mask,
+                        CLINFER_MASK_SLIDING_WINDOW_CAUSAL);
     if (windowed && (p->local_window_size < 1 || p->local_window_size > INT32_MAX))
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "local_window_size is %" PRId64 ", but the mask wants 1 to %d",
-                        p->local_window_size, INT32_MAX);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "local_window_size is %" PRId64 ", but the mask wants 1 to %d", p->local_window_size,
+                        INT32_MAX);
     if ((unsigned) p->score_mod > CLINFER_ALIBI)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "score_mod is %d, want 0 to %d", (int) p->score_mod, CLINFER_ALIBI);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "score_mod is %d, want 0 to %d", (int) p->score_mod,
+                        CLINFER_ALIBI);
     if (p->num_splits < 0 || p->num_splits > UINT16_MAX)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "num_splits is %d, want 0 to %d", p->num_splits, UINT16_MAX);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "num_splits is %d, want 0 to %d", p->num_splits,
+                        UINT16_MAX);
     if (p->max_context < 0)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "max_context is %" PRId64 ", want 0 or more", p->max_context);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "max_context is %" PRId64 ", want 0 or more",
+                        p->max_context);
     if (p->workspace_offset % 64)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "workspace_offset is %zu, want a multiple of 64", p->workspace_offset);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "workspace_offset is %zu, want a multiple of 64",
+                        p->workspace_offset);
     return CLINFER_OK;
 }
 
@@ -95,11 +109,13 @@ struct schedule {
 
 static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)
 {
-    const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'), row = CLF_DIM(plan, 'D');
+    const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'),
+                  row = CLF_DIM(plan, 'D');
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
     struct schedule s = { .tile = clf_tune_attention(plan->caps, H, C, row) };
     s.head_blocks = blocks(H, s.tile.head_block);
-    s.splits = p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    s.splits =
+        p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
     const int64_t head_rows = blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
     int64_t parts;
     if (__builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
@@ -114,8 +130,8 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
 }
 
 // All kernels of cl/mla_decode_branch.cl are one program.
-static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p, const struct schedule *s,
-                                const char *kernel)
+static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
+                                const struct schedule *s, const char *kernel)
 {
     struct clf_launch *l = clf_launch_begin(plan, "mla_decode_branch", kernel, CLF_DIM(plan, 'T'));
     clf_define_type(l, "Q_T", p->q.dtype);
@@ -138,8 +154,8 @@ static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_mla_
     return l;
 }
 
-static void push_inputs(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p, const struct schedule *s,
-                        float score_scale)
+static void push_inputs(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
+                        const struct schedule *s, float score_scale)
 {
     struct clf_launch *l = begin(plan, p, s, "mla_cache_rows");
     clf_push_paged(l, plan, p);
@@ -161,12 +177,16 @@ static void push_inputs(struct clf_plan *plan, const struct clinfer_mla_decode_b
     clf_launch_grid(l, CLF_DIM(plan, 'T'), CLF_DIM(plan, 'H'), 1);
 }
 
-static void push_projection(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p, const struct schedule *s,
-                            bool up, float score_scale)
+static void push_projection(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
+                            const struct schedule *s, bool up, float score_scale)
 {
     const int64_t H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'), row = CLF_DIM(plan, 'D');
-    struct clf_matmul m = { .tokens = CLF_DIM(plan, 'T'), .heads = H, .row_block = p->n_granularity, .column_block = p->k_granularity,
-                            .round = p->q.dtype, .valid = s->valid };
+    struct clf_matmul m = { .tokens = CLF_DIM(plan, 'T'),
+                            .heads = H,
+                            .row_block = p->n_granularity,
+                            .column_block = p->k_granularity,
+                            .round = p->q.dtype,
+                            .valid = s->valid };
     if (up) {
         m.rows = CLF_DIM(plan, 'V');
         m.columns = C;
@@ -189,7 +209,8 @@ static void push_projection(struct clf_plan *plan, const struct clinfer_mla_deco
     clf_push_matmul(plan, &m);
 }
 
-static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p, const struct schedule *s)
+static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
+                           const struct schedule *s)
 {
     const bool windowed = p->mask != CLINFER_MASK_CAUSAL && p->mask != CLINFER_MASK_NULL;
     struct clf_launch *l = begin(plan, p, s, "mla_attention");
@@ -224,9 +245,11 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     plan->workspace_offset = p->workspace ? p->workspace_offset : 0;
     const struct schedule s = lay_out(plan, p);
     if (plan->workspace == SIZE_MAX)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "the workspace of %" PRId64 " tokens and %" PRId64 " splits passes 2^64 bytes",
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "the workspace of %" PRId64 " tokens and %" PRId64 " splits passes 2^64 bytes",
                         CLF_DIM(plan, 'T'), s.splits);
-    if (p->workspace && (st = clf_add_view(plan, "workspace", p->workspace, p->workspace_offset, (int64_t) plan->workspace, 1, true)))
+    if (p->workspace && (st = clf_add_view(plan, "workspace", p->workspace, p->workspace_offset,
+                                           (int64_t) plan->workspace, 1, true)))
         return st;
     // The softmax runs in base 2: log2(e) and the scale are folded into q.
     const float score_scale = p->scale * 1.44269504088896340736f;
@@ -239,20 +262,25 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
 }
 
 const struct clf_op clf_op_mla_decode_branch = { "mla_decode_branch", CLF_TENSORS(tensors),
-                                                 CLF_CACHE_FIELDS(clinfer_mla_decode_branch_params), true, prepare };
+                                                 CLF_CACHE_FIELDS(clinfer_mla_decode_branch_params), true,
+                                                 prepare };
 
-clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params,
-                                         cl_uint num_events_in_wait_list, const cl_event *event_wait_list, cl_event *event)
+clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx,
+                                         const struct clinfer_mla_decode_branch_params *params,
+                                         cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
+                                         cl_event *event)
 {
     return clf_run(ctx, &clf_op_mla_decode_branch, params, num_events_in_wait_list, event_wait_list, event);
 }
 
-clinfer_status clinfer_mla_decode_branch_compile(clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params)
+clinfer_status clinfer_mla_decode_branch_compile(clinfer_ctx *ctx,
+                                                 const struct clinfer_mla_decode_branch_params *params)
 {
     return clf_compile(ctx, &clf_op_mla_decode_branch, params);
 }
 
-clinfer_status clinfer_mla_decode_branch_workspace(clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params,
+clinfer_status clinfer_mla_decode_branch_workspace(clinfer_ctx *ctx,
+                                                   const struct clinfer_mla_decode_branch_params *params,
                                                    size_t *bytes)
 {
     return clf_measure(ctx, &clf_op_mla_decode_branch, params, bytes);

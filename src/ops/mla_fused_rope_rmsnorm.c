@@ -20,7 +20,8 @@ static clinfer_status check(struct clf_plan *plan, const struct clinfer_mla_fuse
     if (C < 1)
         return clf_fail(plan, CLINFER_ERR_SHAPE, "gamma: axis 0 is %" PRId64 ", want at least 1", C);
     if (C + R != D)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
     if (!(p->epsilon >= 0))
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
     return CLINFER_OK;
@@ -56,17 +57,21 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
 }
 
 const struct clf_op clf_op_mla_fused_rope_rmsnorm = { "mla_fused_rope_rmsnorm", CLF_TENSORS(tensors),
-                                                      CLF_CACHE_FIELDS(clinfer_mla_fused_rope_rmsnorm_params), true, prepare };
+                                                      CLF_CACHE_FIELDS(clinfer_mla_fused_rope_rmsnorm_params),
+                                                      true, prepare };
 
-clinfer_status clinfer_mla_fused_rope_rmsnorm(clinfer_ctx *ctx, const struct clinfer_mla_fused_rope_rmsnorm_params *params,
-                                              cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
-                                              cl_event *event)
+clinfer_status clinfer_mla_fused_rope_rmsnorm(clinfer_ctx *ctx,
+                                              const struct clinfer_mla_fused_rope_rmsnorm_params *params,
+                                              cl_uint num_events_in_wait_list,
+                                              const cl_event *event_wait_list, cl_event *event)
 {
-    return clf_run(ctx, &clf_op_mla_fused_rope_rmsnorm, params, num_events_in_wait_list, event_wait_list, event);
+    return clf_run(ctx, &clf_op_mla_fused_rope_rmsnorm, params, num_events_in_wait_list, event_wait_list,
+                   event);
 }
 
-clinfer_status clinfer_mla_fused_rope_rmsnorm_compile(clinfer_ctx *ctx,
-                                                      const struct clinfer_mla_fused_rope_rmsnorm_params *params)
+clinfer_status
+clinfer_mla_fused_rope_rmsnorm_compile(clinfer_ctx *ctx,
+                                       const struct clinfer_mla_fused_rope_rmsnorm_params *params)
 {
     return clf_compile(ctx, &clf_op_mla_fused_rope_rmsnorm, params);
 }

@@ -5,7 +5,8 @@
 
 // G is n, the elements that gamma covers.
 static const struct clf_tensor_rule tensors[] = {
-    { "gamma", "G", offsetof(struct clinfer_rms_norm_kv_cache_params, gamma), CLF_FLOATS, CLF_IN, NULL, NULL },
+    { "gamma", "G", offsetof(struct clinfer_rms_norm_kv_cache_params, gamma), CLF_FLOATS, CLF_IN, NULL,
+      NULL },
 };
 
 static clinfer_status check(struct clf_plan *plan, const struct clinfer_rms_norm_kv_cache_params *p)
@@ -13,14 +14,17 @@ static clinfer_status check(struct clf_plan *plan, const struct clinfer_rms_norm
     const int64_t G = CLF_DIM(plan, 'G'), K = CLF_DIM(plan, 'K'), D = CLF_DIM(plan, 'D');
     const int64_t most = p->rows == CLINFER_WHOLE_ROW ? K * D : D;
     if (p->rows != CLINFER_PER_HEAD && p->rows != CLINFER_WHOLE_ROW)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "rows is %d, want CLINFER_PER_HEAD or CLINFER_WHOLE_ROW", (int) p->rows);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "rows is %d, want CLINFER_PER_HEAD or CLINFER_WHOLE_ROW",
+                        (int) p->rows);
     if (p->cast != CLINFER_MULTIPLY_THEN_CAST && p->cast != CLINFER_CAST_THEN_MULTIPLY)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "cast is %d, want CLINFER_MULTIPLY_THEN_CAST or CLINFER_CAST_THEN_MULTIPLY",
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "cast is %d, want CLINFER_MULTIPLY_THEN_CAST or CLINFER_CAST_THEN_MULTIPLY",
                         (int) p->cast);
     if (G < 1 || G > most)
         return clf_fail(plan, CLINFER_ERR_SHAPE, "gamma: axis 0 is %" PRId64 ", want 1 to %" PRId64, G, most);
     if (p->total_seq_len < 0 || p->total_seq_len > INT32_MAX)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "total_seq_len is %" PRId64 ", want 0 to %d", p->total_seq_len, INT32_MAX);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "total_seq_len is %" PRId64 ", want 0 to %d",
+                        p->total_seq_len, INT32_MAX);
     if (!(p->epsilon >= 0))
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
     return CLINFER_OK;
@@ -48,15 +52,19 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
 }
 
 const struct clf_op clf_op_rms_norm_kv_cache = { "rms_norm_kv_cache", CLF_TENSORS(tensors),
-                                                 CLF_CACHE_FIELDS(clinfer_rms_norm_kv_cache_params), false, prepare };
+                                                 CLF_CACHE_FIELDS(clinfer_rms_norm_kv_cache_params), false,
+                                                 prepare };
 
-clinfer_status clinfer_rms_norm_kv_cache(clinfer_ctx *ctx, const struct clinfer_rms_norm_kv_cache_params *params,
-                                         cl_uint num_events_in_wait_list, const cl_event *event_wait_list, cl_event *event)
+clinfer_status clinfer_rms_norm_kv_cache(clinfer_ctx *ctx,
+                                         const struct clinfer_rms_norm_kv_cache_params *params,
+                                         cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
+                                         cl_event *event)
 {
     return clf_run(ctx, &clf_op_rms_norm_kv_cache, params, num_events_in_wait_list, event_wait_list, event);
 }
 
-clinfer_status clinfer_rms_norm_kv_cache_compile(clinfer_ctx *ctx, const struct clinfer_rms_norm_kv_cache_params *params)
+clinfer_status clinfer_rms_norm_kv_cache_compile(clinfer_ctx *ctx,
+                                                 const struct clinfer_rms_norm_kv_cache_params *params)
 {
     return clf_compile(ctx, &clf_op_rms_norm_kv_cache, params);
 }

@@ -114,7 +114,7 @@ Test(bench, statuses)
         const char *arguments;
         int status;
     } calls[] = {
-        { "no_such_op", 2 }, { "--no-such-option", 2 },   { "--filter", 2 },
+        { "no_such_op", 2 }, { "--no-such-option", 2 },      { "--filter", 2 },
         { "a b", 2 },        { "--filter no-such-case", 1 }, { "--device no-such-device", 1 },
     };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
