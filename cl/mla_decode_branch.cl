@@ -95,7 +95,7 @@ __kernel void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const
 #endif
     if (ROPE_DIM)
         load_rotation(freqs + freqs_at + tok.position * freqs_stride0, &r);
-#pragma unroll
+#pragma unroll 16
     for (int v = 0; v < VECTORS(ROPE_PAIRS); v++) {
         float16 re, im;
         FORMAT(Q_T, load_pairs)(from + NOPE + 32 * v, PAIRS_AT(v), &re, &im);
@@ -272,7 +272,7 @@ static inline void load_queries(__global const float *q_full, int head, float16 
 __kernel void mla_attention(PAGED_ARGS, TENSOR1(const uint, valid), TENSOR1(const float, q_full), TENSOR1(float, sums),
                             TENSOR1(float, tops), uint window)
 {
-    const uint split = get_global_id(0), block = get_global_id(1), t = get_global_id(2), splits = get_global_size(0);
+    const uint t = get_global_id(0), block = get_global_id(1), split = get_global_id(2), splits = get_global_size(2);
     if (t >= count || !valid[valid_at + t])
         return;
     PAGED_INIT(c);

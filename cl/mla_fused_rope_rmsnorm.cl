@@ -9,7 +9,7 @@
 
 static inline void rotate_query(__global const ELEM(Q_T) *from, __global ELEM(OUT_T) *to, const struct rotation *r)
 {
-#pragma unroll
+#pragma unroll 16
     for (int v = 0; v < VECTORS(ROPE_PAIRS); v++) {
         float16 re, im;
         FORMAT(Q_T, load_pairs)(from + 32 * v, PAIRS_AT(v), &re, &im);

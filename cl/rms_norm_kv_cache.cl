@@ -29,7 +29,7 @@ static inline void load_weights(__global const ELEM(GAMMA_T) *gamma, float weigh
 // follows rounds too.
 static inline void normalise(float16 *x, const float16 *weight, float epsilon)
 {
-    float16 sum[2] = { 0.0f, 0.0f };
+    float16 sum[2] = { (float16) 0.0f, (float16) 0.0f };
 #pragma unroll 16
     for (int v = 0; v < NORM_VECTORS; v++)
         sum[v % 2] = fma(x[v], x[v], sum[v % 2]);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static clinfer_log_level log_level_from_env(void)
 {
@@ -50,6 +51,11 @@ static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_pa
                                    size_t size)
 {
     ctx->info.caps &= ~p->disable_caps;
+    if ((unsigned) p->kernel_set > CLINFER_SET_GROUP || (unsigned) p->arith > CLINFER_ARITH_BF16) {
+        snprintf(error, size, "kernel_set is %d and arith %d, want 0 to %d and 0 to %d", (int) p->kernel_set,
+                 (int) p->arith, CLINFER_SET_GROUP, CLINFER_ARITH_BF16);
+        return CLINFER_ERR_ARGUMENT;
+    }
     if (p->kernel_set == CLINFER_SET_GROUP || p->arith == CLINFER_ARITH_BF16) {
         snprintf(error, size, "this version has no %s",
                  p->arith == CLINFER_ARITH_BF16 ? "bf16 arithmetic" : "group kernel set");
@@ -62,12 +68,17 @@ static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_pa
     return CLINFER_OK;
 }
 
-static clinfer_status copy_cl_dir(clinfer_ctx *ctx, const char *dir)
+static clinfer_status copy_cl_dir(clinfer_ctx *ctx, const char *dir, char *error, size_t size)
 {
     if (!dir)
         dir = clf_getenv("CLINFER_CL_DIR");
     if (!dir || !*dir)
         return CLINFER_OK;
+    struct stat st;
+    if (stat(dir, &st) || !S_ISDIR(st.st_mode)) {
+        snprintf(error, size, "the folder of kernels, %s, is not there", dir);
+        return CLINFER_ERR_FILE;
+    }
     ctx->cl_dir = strdup(dir);
     return ctx->cl_dir ? CLINFER_OK : CLINFER_ERR_MEMORY;
 }
@@ -89,7 +100,7 @@ static clinfer_status set_up(clinfer_ctx *ctx, const struct clinfer_ctx_params *
     if (!st)
         st = pick_variant(ctx, p, error, size);
     if (!st)
-        st = copy_cl_dir(ctx, p->cl_dir);
+        st = copy_cl_dir(ctx, p->cl_dir, error, size);
     if (!st && !(ctx->device_key = clf_device_key(&ctx->info)))
         st = CLINFER_ERR_MEMORY;
     return st ? st : clf_fault_init(ctx);
@@ -102,6 +113,7 @@ static clinfer_ctx *new_ctx(const struct clinfer_ctx_params *p)
         return NULL;
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_mutex_init(&ctx->error_lock, NULL);
+    pthread_mutex_init(&ctx->fault_lock, NULL);
     pthread_cond_init(&ctx->compiled, NULL);
     ctx->log = p->log;
     ctx->log_priv = p->log_priv;
@@ -160,6 +172,7 @@ void clinfer_ctx_destroy(clinfer_ctx **pctx)
     free(ctx->device_key);
     pthread_cond_destroy(&ctx->compiled);
     pthread_mutex_destroy(&ctx->error_lock);
+    pthread_mutex_destroy(&ctx->fault_lock);
     pthread_mutex_destroy(&ctx->lock);
     free(ctx);
     *pctx = NULL;

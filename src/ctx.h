@@ -35,6 +35,7 @@ struct clinfer_ctx {
     struct clf_source *sources;
     struct clf_arena arena;
     cl_mem fault;
+    pthread_mutex_t fault_lock; // reading and clearing the record is one step
     struct clinfer_ctx_stats stats;
 
     struct clf_cache cache;
@@ -64,6 +65,11 @@ clinfer_status clf_device_choose(const char *choice, cl_device_id *device, char 
 // Reads what the device reports; ERR_NO_DEVICE where it lacks what every kernel needs.
 clinfer_status clf_device_query(cl_device_id device, struct clinfer_device_info *info, char *error,
                                 size_t error_size);
+// A text that the device reports, malloc'd; NULL where there is none.
+char *clf_device_text(cl_device_id device, cl_device_info what);
+bool clf_device_has(cl_device_id device, const char *extension);
+
+// device_key.c
 // Device, driver, platform, UUID, CPU features and code-generating environment as text; malloc'd.
 char *clf_device_key(const struct clinfer_device_info *info);
 

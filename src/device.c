@@ -8,23 +8,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#if defined(__x86_64__) || defined(__i386__)
-#include <cpuid.h>
-#elif defined(__linux__)
-#include <sys/auxv.h>
-#endif
 
 enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
 
 // Enumerators that CL 1.2 headers do not have.
-enum { DEVICE_IL_VERSION = 0x105B, DEVICE_SVM_CAPABILITIES = 0x1053, DEVICE_UUID = 0x106A, UUID_SIZE = 16 };
+enum { DEVICE_IL_VERSION = 0x105B, DEVICE_SVM_CAPABILITIES = 0x1053 };
+
+char *clf_device_text(cl_device_id d, cl_device_info what)
+{
+    size_t size = 0;
+    char *text = NULL;
+    if (clGetDeviceInfo(d, what, 0, NULL, &size) || !size || !(text = calloc(1, size + 1)))
+        return NULL;
+    if (!clGetDeviceInfo(d, what, size, text, NULL))
+        return text;
+    free(text);
+    return NULL;
+}
 
 static void text_info(cl_device_id d, cl_device_info what, char *buf, size_t size)
 {
-    buf[0] = 0;
-    if (clGetDeviceInfo(d, what, size - 1, buf, NULL))
-        buf[0] = 0;
-    buf[size - 1] = 0;
+    char *text = clf_device_text(d, what);
+    snprintf(buf, size, "%s", text ? text : "");
+    free(text);
 }
 
 static uint64_t number_info(cl_device_id d, cl_device_info what, size_t size)
@@ -33,19 +39,13 @@ static uint64_t number_info(cl_device_id d, cl_device_info what, size_t size)
     return clGetDeviceInfo(d, what, size, &v, NULL) ? 0 : v;
 }
 
-static bool has_extension(cl_device_id d, const char *name)
+bool clf_device_has(cl_device_id d, const char *name)
 {
-    size_t size = 0;
-    char *list;
+    char *list = clf_device_text(d, CL_DEVICE_EXTENSIONS);
+    const size_t n = strlen(name);
     bool found = false;
-    if (clGetDeviceInfo(d, CL_DEVICE_EXTENSIONS, 0, NULL, &size) || !size || !(list = malloc(size + 1)))
-        return false;
-    if (!clGetDeviceInfo(d, CL_DEVICE_EXTENSIONS, size, list, NULL)) {
-        list[size] = 0;
-        const size_t n = strlen(name);
-        for (const char *p = list; !found && (p = strstr(p, name)); p += n)
-            found = (p == list || p[-1] == ' ') && (p[n] == 0 || p[n] == ' ');
-    }
+    for (const char *p = list; p && !found && (p = strstr(p, name)); p += n)
+        found = (p == list || p[-1] == ' ') && (p[n] == 0 || p[n] == ' ');
     free(list);
     return found;
 }
@@ -60,16 +60,16 @@ static unsigned caps_of(cl_device_id d)
         clinfer_cap cap;
         bool has;
     } list[] = {
-        { CLINFER_CAP_FP16, has_extension(d, "cl_khr_fp16") },
+        { CLINFER_CAP_FP16, clf_device_has(d, "cl_khr_fp16") },
         { CLINFER_CAP_SUBGROUPS,
-          has_extension(d, "cl_khr_subgroups") || has_extension(d, "cl_intel_subgroups") },
-        { CLINFER_CAP_IL, il[0] || has_extension(d, "cl_khr_il_program") },
+          clf_device_has(d, "cl_khr_subgroups") || clf_device_has(d, "cl_intel_subgroups") },
+        { CLINFER_CAP_IL, il[0] || clf_device_has(d, "cl_khr_il_program") },
         { CLINFER_CAP_DENORMALS, fp & CL_FP_DENORM },
         { CLINFER_CAP_FMA, fp & CL_FP_FMA },
         { CLINFER_CAP_ROUNDED_DIVIDE, fp & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT },
         { CLINFER_CAP_LOCAL_MEMORY,
           number_info(d, CL_DEVICE_LOCAL_MEM_TYPE, sizeof(cl_device_local_mem_type)) == CL_LOCAL },
-        { CLINFER_CAP_INT_DOT, has_extension(d, "cl_khr_integer_dot_product") },
+        { CLINFER_CAP_INT_DOT, clf_device_has(d, "cl_khr_integer_dot_product") },
         { CLINFER_CAP_SVM, number_info(d, DEVICE_SVM_CAPABILITIES, sizeof(cl_bitfield)) != 0 },
         { CLINFER_CAP_OUT_OF_ORDER, queue & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE },
     };
@@ -213,66 +213,4 @@ clinfer_status clf_device_choose(const char *choice, cl_device_id *device, char 
         snprintf(error, error_size, "no device matches \"%s\"; there are %u, see `clinfer info`", choice,
                  count);
     return st ? st : CLINFER_ERR_NO_DEVICE;
-}
-
-// A device name is no instruction set: the same name runs on CPUs that differ in features.
-static void cpu_features(char *buf, size_t size)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    unsigned a = 0, b = 0, c = 0, d = 0, word[9] = { 0 };
-    if (__get_cpuid(1, &a, &b, &c, &d)) {
-        word[0] = a;
-        word[1] = c & ~(1u << 27); // OSXSAVE is the system's, not the CPU's
-        word[2] = d;
-    }
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-        word[3] = b;
-        word[4] = c;
-        word[5] = d;
-    }
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
-        word[6] = a;
-        word[7] = b;
-        word[8] = d;
-    }
-    size_t n = 0;
-    for (int i = 0; i < 9 && n < size; i++)
-        n += (size_t) snprintf(buf + n, size - n, "%08x", word[i]);
-#elif defined(__linux__)
-    snprintf(buf, size, "%lx.%lx", getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
-#else
-    snprintf(buf, size, "unknown");
-#endif
-}
-
-char *clf_device_key(const struct clinfer_device_info *info)
-{
-    // What makes a CPU driver generate other code.
-    static const char *const variables[] = { "POCL_EXTRA_BUILD_FLAGS", "POCL_WORK_GROUP_METHOD",
-                                             "POCL_BITCODE_FINALIZER", "CL_CONFIG_CPU_TARGET_ARCH",
-                                             "CL_CONFIG_CPU_VECTORIZER_MODE" };
-    char *text = NULL, features[80] = "", uuid[2 * UUID_SIZE + 1] = "";
-    unsigned char id[UUID_SIZE];
-    size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        return NULL;
-    if (!strcmp(info->type, "cpu"))
-        cpu_features(features, sizeof features);
-    if (has_extension(info->id, "cl_khr_device_uuid") &&
-        !clGetDeviceInfo(info->id, DEVICE_UUID, sizeof id, id, NULL))
-        for (int i = 0; i < UUID_SIZE; i++)
-            snprintf(uuid + 2 * i, 3, "%02x", id[i]);
-    fprintf(f, "device=%s\nversion=%s\ndriver=%s\nplatform=%s\nuuid=%s\ncpu=%s\npointer=%zu\n", info->device,
-            info->version, info->driver, info->platform, uuid, features, sizeof(void *));
-    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-        const char *v = clf_getenv(variables[i]);
-        if (v)
-            fprintf(f, "%s=%s\n", variables[i], v);
-    }
-    if (fclose(f)) {
-        free(text);
-        return NULL;
-    }
-    return text;
 }

@@ -160,16 +160,20 @@ static cl_int enqueue_after_arena(struct clf_call *c, cl_event *last, int *done)
     err = enqueue(c, n ? both : NULL, n, true, last, done);
     if (c->num_wait)
         clReleaseEvent(both[0]);
-    if (*done)
+    if (*done) {
         arena_in_use(c, err ? NULL : *last);
-    return err ? err : clFlush(c->queue); // another queue may come to wait for this one
+        const cl_int flushed = clFlush(c->queue); // another queue may come to wait for this one
+        if (flushed)
+            clf_log(c->ctx, CLINFER_LOG_WARN, "%s: clFlush: %s", c->plan->op->name,
+                    clinfer_status_str((clinfer_status) flushed));
+    }
+    return err;
 }
 
 clinfer_status clf_enqueue(struct clf_call *c, cl_event *event)
 {
     cl_event last = NULL;
     int done = 0;
-    const int n = c->plan->num_launches;
     const bool arena = c->plan->workspace && !c->plan->workspace_mem;
     const char *what = "arguments of launch";
     cl_int err = bind_all(c, &done);
@@ -181,10 +185,7 @@ clinfer_status clf_enqueue(struct clf_call *c, cl_event *event)
     }
     if (err) {
         char text[128];
-        if (last)
-            clReleaseEvent(last);
-        snprintf(text, sizeof text, "%s %d of %d", done < n ? what : "flush after launch",
-                 done < n ? done + 1 : n, n);
+        snprintf(text, sizeof text, "%s %d of %d", what, done + 1, c->plan->num_launches);
         return clf_call_error(c, err, text);
     }
     if (event)

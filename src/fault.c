@@ -3,7 +3,8 @@
 #include "ctx.h"
 #include <stdio.h>
 
-enum { RECORD_CODE, RECORD_OP, RECORD_TOKEN, RECORD_VALUE, RECORD_WORDS };
+// A record without a code is one that a kernel on another queue is still writing.
+enum { RECORD_CLAIM, RECORD_OP, RECORD_TOKEN, RECORD_VALUE, RECORD_CODE, RECORD_WORDS };
 
 clinfer_status clf_fault_init(clinfer_ctx *ctx)
 {
@@ -21,10 +22,12 @@ clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struc
     if (!queue)
         queue = ctx->queue;
     cl_int err = clFinish(queue); // an out-of-order queue has no other order to follow
+    pthread_mutex_lock(&ctx->fault_lock);
     if (!err)
         err = clEnqueueReadBuffer(queue, ctx->fault, CL_TRUE, 0, sizeof record, record, 0, NULL, NULL);
     if (!err && record[RECORD_CODE])
         err = clEnqueueWriteBuffer(queue, ctx->fault, CL_TRUE, 0, sizeof zero, zero, 0, NULL, NULL);
+    pthread_mutex_unlock(&ctx->fault_lock);
     if (err) {
         char text[128];
         snprintf(text, sizeof text, "fault record cannot be read: %s",

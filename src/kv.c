@@ -29,21 +29,49 @@ bool clf_kv_resolve(const clinfer_kv_cache *kv, struct clf_kv_layout *l)
                       kv->scales_page_stride, &l->scales_layer, &l->scales_plane, &l->scales_page);
 }
 
-// Elements from the first to past the last, or -1 where planes would overlap or the product does not fit:
-// also in a cache without pages, since a layer's offset is a product of the same strides.
-static int64_t extent_of(const clinfer_kv_cache *kv, const struct clf_kv_layout *l, int64_t row,
-                         int64_t layer, int64_t plane, int64_t page)
+struct step {
+    int64_t count, stride;
+};
+
+// Elements from the first to past the last of `row` elements repeated in steps, whatever their order; -1
+// where repetitions would overlap or the product does not fit.
+static int64_t extent_of(int64_t row, const struct step *given, int num_steps)
 {
-    const int64_t pages = kv->num_pages ? kv->num_pages : 1;
-    const int64_t count[3] = { pages, l->planes, l->layers }, stride[3] = { page, plane, layer };
+    struct step s[3];
     int64_t n = row;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < num_steps; i++) { // by stride, smallest first
+        int j = i;
+        for (; j > 0 && s[j - 1].stride > given[i].stride; j--)
+            s[j] = s[j - 1];
+        s[j] = given[i];
+    }
+    for (int i = 0; i < num_steps; i++) {
         int64_t step;
-        if (stride[i] < 0 || (count[i] > 1 && stride[i] < row) ||
-            __builtin_mul_overflow(count[i] - 1, stride[i], &step) || __builtin_add_overflow(n, step, &n))
+        if (s[i].stride < 0 || (s[i].count > 1 && s[i].stride < n) ||
+            __builtin_mul_overflow(s[i].count - 1, s[i].stride, &step) || __builtin_add_overflow(n, step, &n))
             return -1;
     }
-    return kv->num_pages ? n : 0;
+    return n;
+}
+
+// The view of blocks or scales: `row` elements a plane and layer of a page. Checked also in a cache without
+// pages, since a layer's offset is a product of the same strides.
+static clinfer_status add_view(struct clf_plan *plan, const clinfer_kv_cache *kv, const char *name,
+                               cl_mem mem, size_t offset, size_t size, int64_t row,
+                               const struct step steps[3])
+{
+    const int64_t page = extent_of(row, steps + 1, 2), all = extent_of(row, steps, 3);
+    if (page < 0 || all < 0)
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "%s: %" PRId64 " pages with strides page %" PRId64 ", kv %" PRId64 ", layer %" PRId64
+                        " of %" PRId64 " elements overlap or pass 2^63",
+                        name, kv->num_pages, steps[0].stride, steps[1].stride, steps[2].stride, row);
+    clinfer_status st = clf_add_view(plan, name, mem, offset, kv->num_pages ? all : 0, size, true);
+    if (!st && kv->num_pages > 1 && steps[0].stride >= page) { // pages with gaps, where others may lie
+        plan->view[plan->num_views - 1].row_stride = (size_t) steps[0].stride * size;
+        plan->view[plan->num_views - 1].row_size = (size_t) page * size;
+    }
+    return st;
 }
 
 static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache *kv, int64_t layer_idx)
@@ -97,21 +125,19 @@ static clinfer_status check_types(struct clf_plan *plan, const clinfer_kv_cache 
 static clinfer_status add_views(struct clf_plan *plan, const clinfer_kv_cache *kv)
 {
     struct clf_kv_layout l;
-    int64_t blocks = -1, scales = -1;
-    if (clf_kv_resolve(kv, &l)) {
-        const int64_t rows = kv->page_size * kv->num_heads;
-        blocks = extent_of(kv, &l, rows * kv->head_size, l.layer, l.plane, l.page);
-        scales = extent_of(kv, &l, rows * l.groups, l.scales_layer, l.scales_plane, l.scales_page);
-    }
-    if (blocks < 0 || scales < 0)
+    if (!clf_kv_resolve(kv, &l))
         return clf_fail(plan, CLINFER_ERR_SHAPE,
-                        "kv: %" PRId64 " pages with strides page %" PRId64 ", kv %" PRId64 ", layer %" PRId64
-                        " overlap or pass 2^63",
-                        kv->num_pages, kv->page_stride, kv->kv_stride, kv->layer_stride);
-    clinfer_status st =
-        clf_add_view(plan, "kv", kv->mem, kv->offset, blocks, clinfer_dtype_size(kv->dtype), true);
+                        "kv: %" PRId64 " pages of %" PRId64 " tokens pass 2^63 elements", kv->num_pages,
+                        kv->page_size);
+    const int64_t pages = kv->num_pages ? kv->num_pages : 1, rows = kv->page_size * kv->num_heads;
+    const struct step blocks[3] = { { pages, l.page }, { l.planes, l.plane }, { l.layers, l.layer } };
+    const struct step scales[3] = { { pages, l.scales_page },
+                                    { l.planes, l.scales_plane },
+                                    { l.layers, l.scales_layer } };
+    clinfer_status st = add_view(plan, kv, "kv", kv->mem, kv->offset, clinfer_dtype_size(kv->dtype),
+                                 rows * kv->head_size, blocks);
     if (!st && kv->scale_group)
-        st = clf_add_view(plan, "kv scales", kv->scales, kv->scales_offset, scales, 4, true);
+        st = add_view(plan, kv, "kv scales", kv->scales, kv->scales_offset, 4, rows * l.groups, scales);
     return st;
 }
 

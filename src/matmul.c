@@ -2,14 +2,9 @@
 #include "matmul.h"
 #include "tune.h"
 
-static int64_t blocks(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
-
 void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
 {
-    const struct clf_matmul_tiles tile = clf_tune_matmul(plan->caps, m->tokens, m->heads);
+    const struct clf_matmul_tiles tile = clf_tune_matmul(m->tokens);
     const bool fp8 = m->w->dtype == CLINFER_F8_E4M3;
     struct clf_launch *l = clf_launch_begin(plan, "matmul", "matmul", m->tokens);
     clf_define_type(l, "W_T", m->w->dtype);
@@ -38,5 +33,6 @@ void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
     }
     clf_push_workspace(l, plan, m->valid);
     clf_push(l, m->alpha);
-    clf_launch_grid(l, blocks(m->rows, tile.item_rows), m->heads, blocks(m->tokens, tile.item_tokens));
+    clf_launch_grid(l, clf_blocks(m->rows, tile.item_rows), m->heads,
+                    clf_blocks(m->tokens, tile.item_tokens));
 }

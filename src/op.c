@@ -46,7 +46,7 @@ static clinfer_status get_workspace(struct clf_call *c)
     if (arena->size < plan->workspace) {
         char text[CLF_ERROR_SIZE];
         cl_mem mem = NULL;
-        if (plan->workspace > c->ctx->info.max_alloc)
+        if (c->ctx->info.max_alloc && plan->workspace > c->ctx->info.max_alloc)
             err = CL_INVALID_BUFFER_SIZE;
         else
             mem = clCreateBuffer(c->ctx->cl, CL_MEM_READ_WRITE, plan->workspace, NULL, &err);

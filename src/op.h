@@ -37,7 +37,7 @@ struct clf_tensor_rule {
     const char *in_place;  // name of an earlier tensor that it may be, exactly, or NULL
 };
 
-// One device function of an axis letter. Everything a launch is, decided before OpenCL is touched.
+// A -D of a program.
 struct clf_def {
     const char *name, *text; // -DNAME=text, or -DNAME=value where text is NULL; both are literals
     int64_t value;
@@ -65,6 +65,7 @@ struct clf_spec {
     int num_defs;
 };
 
+// Everything a launch is, decided before OpenCL is touched.
 struct clf_launch {
     struct clf_spec spec;
     const char *kernel;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
 #include <assert.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,13 @@ clinfer_status clf_fail(struct clf_plan *plan, clinfer_status status, const char
     vsnprintf(plan->error + n, sizeof plan->error - (size_t) n, fmt, ap);
     va_end(ap);
     return status;
+}
+
+clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t size, int64_t most)
+{
+    return size <= most ? CLINFER_OK
+                        : clf_fail(plan, CLINFER_ERR_UNSUPPORTED,
+                                   "%s is %" PRId64 ", the kernels take at most %" PRId64, what, size, most);
 }
 
 struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,

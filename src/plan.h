@@ -28,14 +28,26 @@ void clf_push_f32(struct clf_launch *l, cl_float v);
 // Buffer, offset in elements, and the strides of all axes but the last, as TENSORn() in cl/lib/format.clh
 // takes them. An absent tensor of `rank` axes is a null pointer.
 void clf_push_tensor(struct clf_launch *l, const clinfer_tensor *t, int rank);
-// Buffer and offset in bytes / 4 into the workspace.
+// The workspace, and a place in it that clf_reserve() gave, in elements of 4 bytes.
 void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_t offset);
 // Defines of cl/lib/paged.clh, and the arguments of its PAGED_ARGS, count left out.
 void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 
-// Reserves `bytes` of workspace, 64-byte aligned; returns the offset. Saturates at SIZE_MAX on overflow.
+// Reserves count * size bytes of workspace, 64-byte aligned; returns the offset in bytes. The workspace
+// saturates at SIZE_MAX on overflow.
 size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size);
+
+// Kernels of the row set keep a row in private memory, which lies on a thread's stack on CPUs: the most
+// elements of a row, and of an MLA row, which stands beside a tile of keys.
+enum { CLF_MAX_ROW = 1 << 17, CLF_MAX_MLA_ROW = 1 << 14 };
+clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t size, int64_t most);
+
+// ceil(n / size)
+static inline int64_t clf_blocks(int64_t n, int64_t size)
+{
+    return n / size + (n % size != 0);
+}
 
 // Stride of an axis in elements, dense where the tensor says nothing.
 int64_t clf_stride(const clinfer_tensor *t, int axis);

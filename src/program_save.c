@@ -7,30 +7,67 @@
 // A CPU driver may specialise a kernel on small and on large grids, at its first launch of each.
 static const size_t warm_grid[] = { 1, (size_t) 1 << 17 };
 
-static cl_int bind_nothing(const struct clf_kernel *k)
+// A program on its way to the cache: what saving needs of it, so that other threads need not wait.
+struct job {
+    const char *source;
+    char *key;
+    cl_program program; // lives as long as the context
+    struct clf_kernel kernel[CLF_MAX_KERNELS];
+    int num_kernels;
+};
+
+// The next unsaved program. It counts as saved from here on: a driver's first answer is its last, and a cache
+// that refuses once is not asked again.
+static bool next_job(clinfer_ctx *ctx, struct job *job, cl_int *err)
+{
+    char why[CLF_ERROR_SIZE];
+    const struct clf_source *source;
+    bool found = false;
+    pthread_mutex_lock(&ctx->lock);
+    for (struct clf_program *p = ctx->programs; p && !found; p = p->next) {
+        found = p->state == CLF_READY && !p->saved && p->num_kernels;
+        if (!found)
+            continue;
+        p->saved = true;
+        *job = (struct job){ .source = p->spec.source, .program = p->program, .num_kernels = p->num_kernels };
+        memcpy(job->kernel, p->kernel, sizeof job->kernel);
+        if (!clf_source_get(ctx, p->spec.source, &source, why, sizeof why))
+            job->key = clf_program_key(ctx, &p->spec, source);
+        *err = job->key ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return found;
+}
+
+static cl_int bind_nothing(cl_kernel kernel, const struct clf_kernel *k)
 {
     static const cl_ulong zero[2] = { 0, 0 };
     cl_int err = CL_SUCCESS;
     for (int i = 0; !err && i < k->num_args; i++) {
         const cl_mem none = NULL;
-        err = k->arg_size[i] ? clSetKernelArg(k->kernel, (cl_uint) i, k->arg_size[i], zero)
-                             : clSetKernelArg(k->kernel, (cl_uint) i, sizeof none, &none);
+        err = k->arg_size[i] ? clSetKernelArg(kernel, (cl_uint) i, k->arg_size[i], zero)
+                             : clSetKernelArg(kernel, (cl_uint) i, sizeof none, &none);
     }
     return err;
 }
 
-// Launches each kernel of the program with a count of 0, on which it returns at once. Lock held.
-static cl_int warm(const struct clf_program *p, cl_command_queue queue)
+// Launches each kernel of the program with a count of 0, on which it returns at once. The kernel objects are
+// its own: those of the calls have arguments of theirs.
+static cl_int warm(const struct job *job, cl_command_queue queue)
 {
     cl_int err = CL_SUCCESS;
-    for (int i = 0; !err && i < p->num_kernels; i++) {
-        err = bind_nothing(&p->kernel[i]);
+    for (int i = 0; !err && i < job->num_kernels; i++) {
+        cl_kernel kernel = clCreateKernel(job->program, job->kernel[i].name, &err);
+        if (err)
+            return err;
+        err = bind_nothing(kernel, &job->kernel[i]);
         for (size_t g = 0; !err && g < sizeof warm_grid / sizeof warm_grid[0]; g++) {
             const size_t global[3] = { warm_grid[g], 1, 1 }, local[3] = { 1, 1, 1 };
-            err = clEnqueueNDRangeKernel(queue, p->kernel[i].kernel, 3, NULL, global, local, 0, NULL, NULL);
+            err = clEnqueueNDRangeKernel(queue, kernel, 3, NULL, global, local, 0, NULL, NULL);
         }
+        clReleaseKernel(kernel);
     }
-    return err;
+    return err ? err : clFinish(queue);
 }
 
 // The binary for the context's device among all that the program has.
@@ -62,51 +99,44 @@ static cl_int binary_of(const clinfer_ctx *ctx, cl_program program, struct clf_b
     return err ? err : blob->data ? CL_SUCCESS : CL_INVALID_DEVICE;
 }
 
-static cl_int store(clinfer_ctx *ctx, struct clf_program *p)
+static cl_int save(clinfer_ctx *ctx, const struct job *job, cl_command_queue *queue)
 {
-    const struct clf_source *source;
     struct clf_blob blob = { NULL, 0 };
     char why[CLF_ERROR_SIZE];
-    clinfer_status st = clf_source_get(ctx, p->spec.source, &source, why, sizeof why);
-    char *key = st ? NULL : clf_program_key(ctx, &p->spec, source);
-    cl_int err = key ? binary_of(ctx, p->program, &blob) : CL_OUT_OF_HOST_MEMORY;
-    p->saved = true; // a driver's first answer is its last, and a cache that refuses once is not asked again
-    if (!err && clf_cache_put(&ctx->cache, key, blob.data, blob.size, why, sizeof why))
+    cl_int err = CL_SUCCESS;
+    if (!strcmp(ctx->info.type, "cpu")) {
+        if (!*queue)
+            *queue = clCreateCommandQueue(ctx->cl, ctx->device, 0, &err);
+        if (!err)
+            err = warm(job, *queue);
+    }
+    if (!err)
+        err = binary_of(ctx, job->program, &blob);
+    if (err)
+        return err;
+    if (clf_cache_put(&ctx->cache, job->key, blob.data, blob.size, why, sizeof why)) {
+        pthread_mutex_lock(&ctx->lock);
         ctx->stats.stored++;
-    else if (!err)
-        clf_log(ctx, CLINFER_LOG_WARN, "%s: compiled program not stored: %s", p->spec.source, why);
+        pthread_mutex_unlock(&ctx->lock);
+    } else {
+        clf_log(ctx, CLINFER_LOG_WARN, "%s: compiled program not stored: %s", job->source, why);
+    }
     free(blob.data);
-    free(key);
-    return err;
-}
-
-static bool unsaved(const struct clf_program *p)
-{
-    return p->state == CLF_READY && !p->saved && p->num_kernels;
+    return CL_SUCCESS;
 }
 
 clinfer_status clf_programs_save(clinfer_ctx *ctx)
 {
-    if (!clf_cache_writable(&ctx->cache))
-        return CLINFER_OK;
+    struct job job;
     cl_int err = CL_SUCCESS;
     cl_command_queue queue = NULL;
-    pthread_mutex_lock(&ctx->lock);
-    for (struct clf_program *p = ctx->programs; p && !err; p = p->next) {
-        if (!unsaved(p))
-            continue;
-        if (!strcmp(ctx->info.type, "cpu")) {
-            if (!queue)
-                queue = clCreateCommandQueue(ctx->cl, ctx->device, 0, &err);
-            if (!err)
-                err = warm(p, queue);
-            if (!err)
-                err = clFinish(queue);
-        }
+    if (!clf_cache_writable(&ctx->cache))
+        return CLINFER_OK;
+    while (!err && next_job(ctx, &job, &err)) {
         if (!err)
-            err = store(ctx, p);
+            err = save(ctx, &job, &queue);
+        free(job.key);
     }
-    pthread_mutex_unlock(&ctx->lock);
     if (queue)
         clReleaseCommandQueue(queue);
     if (!err)

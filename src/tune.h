@@ -8,7 +8,7 @@ struct clf_matmul_tiles {
     int token_tile, row_tile;   // outputs of one register tile
     int item_rows, item_tokens; // outputs of one work-item
 };
-struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tokens, int64_t heads);
+struct clf_matmul_tiles clf_tune_matmul(int64_t tokens);
 
 struct clf_attention_tiles {
     int head_block;           // heads of one work-item
@@ -16,8 +16,9 @@ struct clf_attention_tiles {
     int qk_heads, qk_keys;    // register tile of the scores: vectors of 16 heads, keys
     int pv_heads, pv_vectors; // register tile of the values: heads, vectors of 16 dims
 };
-struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, int64_t heads, int64_t latent,
-                                              int64_t row);
+struct clf_attention_tiles clf_tune_attention(int64_t heads, int64_t latent, int64_t row);
 
 // Splits of the key range, so that every compute unit has several work-items.
 int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
+// The most parts, splits times items, of any call with at most that many items.
+int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);

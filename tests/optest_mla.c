@@ -88,51 +88,55 @@ struct ot_call mla_prepared(const struct mla_shape *s, const struct ot_batch *b,
     return c;
 }
 
-// Copies outputs of the reference to `best`: the first time all, later those nearer to what the library gave.
-static void take_nearer(const struct ot_call *c, const clinfer_tensor *best, bool all)
+// Squared distance of the reference's output from the library's.
+static double distance(const struct ot_call *c)
 {
     const clinfer_tensor *out = &mla_params(c)->output;
+    double sum = 0;
     for (int64_t t = 0; t < ot_used(&c->batch); t++)
         for (int64_t h = 0; h < out->shape[1]; h++)
             for (int64_t v = 0; v < out->shape[2]; v++) {
-                const double got = ot_get(c, "output", OT_GOT, t, h, v);
-                if (all || fabs(ref_get(out, t, h, v) - got) < fabs(ref_get(best, t, h, v) - got))
-                    memcpy(ref_at(best, t, h, v), ref_at(out, t, h, v), clinfer_dtype_size(out->dtype));
+                const double e = ref_get(out, t, h, v) - ot_get(c, "output", OT_GOT, t, h, v);
+                sum += isfinite(e) ? e * e : 0;
             }
+    return sum;
 }
 
-static void put_back(const struct ot_call *c, const clinfer_tensor *best)
+// With fp8 weights raw is quantised again: a value that rounding error moves across a tie changes a code by a
+// sixteenth, more than the tolerance where C is small. So the reference may take the scale that a few units
+// in the last place would make, one for the whole call.
+static float nearest_scale(struct ot_call *c)
 {
-    const clinfer_tensor *out = &mla_params(c)->output;
-    for (int64_t t = 0; t < ot_used(&c->batch); t++)
-        for (int64_t h = 0; h < out->shape[1]; h++)
-            memcpy(ref_at(out, t, h, 0), ref_at(best, t, h, 0),
-                   (size_t) out->shape[2] * clinfer_dtype_size(out->dtype));
+    static const double steps[] = { 0, 3e-6, -3e-6, 3e-5, -3e-5 };
+    struct clinfer_mla_decode_branch_params *p = mla_params(c);
+    const float scale = p->scale;
+    float best = scale;
+    double least = INFINITY;
+    for (size_t i = 0; i < OT_COUNT(steps); i++) {
+        p->scale = (float) (scale * (1 + steps[i]));
+        ot_reference(c);
+        const double d = distance(c);
+        if (d < least) {
+            least = d;
+            best = p->scale;
+        }
+    }
+    p->scale = scale;
+    return best;
 }
 
 void mla_check(struct ot_call *c, const struct ot_device *d)
 {
-    static const double steps[][2] = { { 0, 0 },    { 3e-6, 0 },  { -3e-6, 0 }, { 3e-5, 0 }, { -3e-5, 0 },
-                                       { 0, 5e-6 }, { 0, -5e-6 }, { 0, 1e-4 },  { 0, -1e-4 } };
     struct clinfer_mla_decode_branch_params *p = mla_params(c);
-    clinfer_tensor best =
-        clinfer_tensor_3d(NULL, p->q.dtype, p->output.shape[0], p->output.shape[1], p->output.shape[2]);
-    const float scale = p->scale, epsilon = p->epsilon;
+    const float scale = p->scale;
     if (p->w_uk.dtype != CLINFER_F8_E4M3) {
         ot_check(c, d);
         return;
     }
     ot_run(c, d);
     cr_expect_eq(c->fault.code, CLINFER_FAULT_NONE, "%s: fault %d", c->note, (int) c->fault.code);
-    cr_assert((best.mem = calloc((size_t) (best.shape[0] * best.shape[1] * best.shape[2]), sizeof(float))));
-    for (int64_t i = 0; i <= OT_COUNT(steps); i++) { // the call itself first and last: its cache rows stay
-        const int64_t n = i % OT_COUNT(steps);
-        p->scale = (float) (scale * (1 + steps[n][0]));
-        p->epsilon = (float) (epsilon + steps[n][1]);
-        ot_reference(c);
-        take_nearer(c, &best, i == 0);
-    }
-    put_back(c, &best);
+    p->scale = nearest_scale(c);
+    ot_reference(c);
+    p->scale = scale;
     ot_compare(c);
-    free(best.mem);
 }

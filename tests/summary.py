@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""summary.py [--reports N] TESTLOG.json...: what failed, what was skipped and why, and one closing line over all programs.
+"""summary.py [--reports N] [--broken N] TESTLOG.json...: what failed, what was skipped and why, and one closing line over all programs.
 
 A Criterion program counts its tests, a plain one its "N passed, N failed" line, anything else itself. Each of N
-sanitizer reports counts as a failure.
+sanitizer reports counts as a failure, and so do a log that is not there and, where no failure is seen, N runs that
+did not end well.
 """
+import argparse
 import json
+import os
 import re
 import sys
 
@@ -33,11 +36,17 @@ def count(test):
     return passed, failed, skipped
 
 
-total, paths = [0, 0, 0], sys.argv[1:]
-if paths[0] == "--reports":
-    total[1] = int(paths[1])
-    paths = paths[2:]
-for path in paths:
+options = argparse.ArgumentParser()
+options.add_argument("--reports", type=int, default=0)
+options.add_argument("--broken", type=int, default=0)
+options.add_argument("logs", nargs="+")
+args = options.parse_args()
+total = [0, args.reports, 0]
+for path in args.logs:
+    if not os.path.exists(path):
+        print(f"---- no tests ran: {path} is not there")
+        total[1] += 1
+        continue
     with open(path) as log:
         tests = [json.loads(line) for line in log if line.strip()]
     for test in tests:
@@ -49,5 +58,7 @@ for path in paths:
         for line in text.splitlines():
             if "SKIP" in line:
                 print(f"     {test['name']}: {line.strip()}")
+if total[1] == 0:
+    total[1] = args.broken
 print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
 sys.exit(total[1] != 0 or total[0] == 0)

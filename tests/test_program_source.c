@@ -173,9 +173,12 @@ Test(program_source, missing_files)
     cr_assert_eq(unlink(path), 0);
     cr_assert_eq(compile_from(dir, error, &log), CLINFER_ERR_FILE);
     cr_assert(strstr(error, OP ":") && strstr(error, path), "%s", error);
+    clinfer_ctx *ctx;
     snprintf(word, sizeof word, "%s/absent", root);
-    cr_assert_eq(compile_from(word, error, &log), CLINFER_ERR_FILE);
-    cr_assert(strstr(error, word) && strstr(error, OP ".cl"), "%s", error);
+    cr_assert_eq(clinfer_ctx_create(&ctx, clinfer_ctx_params(.cl_dir = word, .cache_dir = "", .error = error,
+                                                             .error_size = sizeof error)),
+                 CLINFER_ERR_FILE);
+    cr_assert(!ctx && strstr(error, word), "%s", error);
     edit(copy_kernels(), OP ".cl", "#include \"lib/unterminated\n", "__kernel");
     cr_assert_eq(compile_from(dir, error, &log), CLINFER_ERR_FILE);
     cr_assert(strstr(error, "bad include") && strstr(error, "lib/unterminated"), "%s", error);

@@ -152,6 +152,13 @@ clinfer_ctx *cli_context(const struct cli_options *options)
     return cli_context_from(options, (struct clinfer_ctx_params){ 0 });
 }
 
+// Errors come back as a text, which is printed: without CLINFER_LOG only warnings go this way.
+static void log_warning(void *priv, clinfer_log_level level, const char *message)
+{
+    if (level == CLINFER_LOG_WARN)
+        log_message(priv, level, message);
+}
+
 clinfer_ctx *cli_context_from(const struct cli_options *options, struct clinfer_ctx_params params)
 {
     char error[512] = "";
@@ -159,7 +166,7 @@ clinfer_ctx *cli_context_from(const struct cli_options *options, struct clinfer_
     params.device = options->device;
     params.kernel_set = options->set;
     params.arith = options->arith;
-    params.log = getenv("CLINFER_LOG") ? log_message : NULL; // errors come back as a text, too
+    params.log = getenv("CLINFER_LOG") ? log_message : log_warning;
     params.error = error;
     params.error_size = sizeof error;
     const clinfer_status status = clinfer_ctx_create(&ctx, &params);
@@ -169,11 +176,31 @@ clinfer_ctx *cli_context_from(const struct cli_options *options, struct clinfer_
     return NULL;
 }
 
+// Bytes of the UTF-8 character at c, 0 where there is none.
+static int utf8_length(const unsigned char *c)
+{
+    const int n = *c < 0x80                 ? 1
+                  : *c >= 0xc2 && *c < 0xe0 ? 2
+                  : *c >= 0xe0 && *c < 0xf0 ? 3
+                  : *c >= 0xf0 && *c < 0xf5 ? 4
+                                            : 0;
+    for (int i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    return n;
+}
+
 void cli_json_string(FILE *to, const char *text)
 {
     (void) fputc('"', to);
     for (const unsigned char *c = (const unsigned char *) text; *c; c++)
-        if (*c == '"' || *c == '\\')
+        if (!utf8_length(c))
+            (void) fputs("\\ufffd", to);
+        else if (utf8_length(c) > 1) {
+            const int n = utf8_length(c);
+            (void) fwrite(c, 1, (size_t) n, to);
+            c += n - 1;
+        } else if (*c == '"' || *c == '\\')
             (void) fprintf(to, "\\%c", *c);
         else if (*c < 0x20 || *c == 0x7f)
             (void) fprintf(to, "\\u%04x", *c);

@@ -24,8 +24,7 @@ static int print_entry(void *priv, const struct clinfer_cache_entry *e)
                e->ok ? "ok" : "DAMAGED", e->device);
         return 0;
     }
-    printf("{\"key\":");
-    cli_json_string(stdout, e->name);
+    printf("{\"key\":\"%.*s\"", (int) strcspn(e->name, "."), e->name); // the file's name without its ending
     printf(",\"op\":");
     cli_json_string(stdout, e->op);
     printf(",\"bytes\":%llu,\"device\":", (unsigned long long) e->bytes);
@@ -44,27 +43,31 @@ static int list(const struct cli_options *o, bool verify)
         return CLI_WRONG;
     }
     if (!o->json)
-        printf("%u programs, %llu bytes, %u damaged\n", l.count, (unsigned long long) l.bytes, l.damaged);
+        printf("%u program%s, %llu bytes, %u damaged\n", l.count, l.count == 1 ? "" : "s",
+               (unsigned long long) l.bytes, l.damaged);
     if (verify && l.damaged)
         cli_error("%u of %u entries are damaged; a context compiles them again when it meets them", l.damaged,
                   l.count);
     return cli_finish(verify && l.damaged ? CLI_WRONG : CLI_RIGHT);
 }
 
-static int clear(void)
+static int clear(const struct cli_options *o)
 {
     char error[ERROR_SIZE] = "";
     unsigned removed = 0;
+    struct listing l = { .json = true };
+    if (o->json)
+        (void) clinfer_cache_list(NULL, print_entry, &l, NULL, 0);
     clinfer_status st = clinfer_cache_clear(NULL, &removed, error, sizeof error);
     if (st) {
         cli_error("%s", *error ? error : clinfer_status_str(st));
         return CLI_WRONG;
     }
-    fprintf(stderr, "%u programs removed\n", removed);
-    return CLI_RIGHT;
+    fprintf(stderr, "%u removed\n", removed);
+    return cli_finish(CLI_RIGHT);
 }
 
-static int print_path(void)
+static int print_path(const struct cli_options *o)
 {
     char path[PATH_SIZE];
     clinfer_status st = clinfer_cache_path(NULL, path, sizeof path);
@@ -73,7 +76,13 @@ static int print_path(void)
                   clinfer_status_str(st));
         return CLI_WRONG;
     }
-    printf("%s\n", path);
+    if (o->json) {
+        printf("{\"path\":");
+        cli_json_string(stdout, path);
+        printf("}\n");
+    } else {
+        printf("%s\n", path);
+    }
     return cli_finish(CLI_RIGHT);
 }
 
@@ -90,6 +99,16 @@ static bool compile_case(clinfer_ctx *ctx, const struct op_case *c)
     return false;
 }
 
+// One line for the op's programs together, which have several keys.
+static void print_built(const clinfer_ctx *ctx, const char *op)
+{
+    struct clinfer_device_info info;
+    clinfer_ctx_device_info(ctx, &info);
+    printf("{\"key\":null,\"op\":\"%s\",\"bytes\":null,\"device\":", op);
+    cli_json_string(stdout, info.device);
+    printf(",\"ok\":true}\n");
+}
+
 // Compiles what the file's call needs, saves it and runs nothing.
 static int build(const struct cli_options *o)
 {
@@ -104,13 +123,15 @@ static int build(const struct cli_options *o)
     const bool ok = ctx && compile_case(ctx, &c);
     if (ok) {
         clinfer_ctx_stats(ctx, &stats);
+        if (o->json)
+            print_built(ctx, c.op->name);
         fprintf(stderr, "%s: %llu programs compiled, %llu in the cache before, %llu stored\n", c.op->name,
                 (unsigned long long) stats.compiled, (unsigned long long) stats.loaded,
                 (unsigned long long) stats.stored);
     }
     clinfer_ctx_destroy(&ctx);
     op_case_free(&c);
-    return ok ? CLI_RIGHT : CLI_WRONG;
+    return ok ? cli_finish(CLI_RIGHT) : CLI_WRONG;
 }
 
 int cmd_cache(int argc, char **argv)
@@ -128,9 +149,9 @@ int cmd_cache(int argc, char **argv)
         if (!strcmp(what, "list") || !strcmp(what, "verify"))
             return list(&o, *what == 'v');
         if (!strcmp(what, "clear"))
-            return clear();
+            return clear(&o);
         if (!strcmp(what, "path"))
-            return print_path();
+            return print_path(&o);
         if (file)
             return build(&o);
     }

@@ -4,7 +4,7 @@
 
 #include "cli.h"
 
-enum { MAX_DEVICES = 64, PATH_SIZE = 1024 };
+enum { MAX_DEVICES = 64, PATH_SIZE = 8192 };
 
 static void print_json(unsigned index, const struct clinfer_device_info *d, const char *cache)
 {

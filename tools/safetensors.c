@@ -104,8 +104,9 @@ static bool read_file(int fd, uint64_t size, struct st_file *file, char *error)
     for (int i = PREFIX; i-- > 0;)
         length = length << 8 | prefix[i];
     if (length > ST_MAX_HEADER)
-        return st_fail(error, "the header length is %" PRIu64 " bytes, at most %u are allowed", length,
-                       ST_MAX_HEADER);
+        return st_fail(error,
+                       "no safetensors file: the header length is %" PRIu64 " bytes, at most %u are allowed",
+                       length, ST_MAX_HEADER);
     if (length > size - PREFIX)
         return st_fail(error, "the header length is %" PRIu64 " bytes, %" PRIu64 " follow it", length,
                        size - PREFIX);

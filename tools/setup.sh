@@ -30,14 +30,20 @@ need_packages() {
     $run env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $want >/dev/null
 }
 
-# need_build DIR OPTIONS...: configures once, then compiles what changed.
+# need_build DIR OPTIONS...: configures where the options are new, then compiles what changed. Without options any
+# configured folder will do.
 need_build() {
     dir=$1
     shift
-    if [ ! -e "$dir/build.ninja" ]; then
+    again=
+    if [ -e "$dir/build.ninja" ]; then
+        again=--reconfigure
+    fi
+    if [ -z "$again" ] || { [ $# -gt 0 ] && [ "$(cat "$dir/options" 2>/dev/null)" != "$*" ]; }; then
         say "configuring $dir"
-        meson setup "$dir" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; exit 1; }
+        meson setup $again "$dir" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; exit 1; }
         rm -f "$dir.log"
+        echo "$*" >"$dir/options"
     fi
     say "building $dir"
     ninja -C "$dir" >"$dir/build.log" 2>&1 || { cat "$dir/build.log"; exit 1; }

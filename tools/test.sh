@@ -12,7 +12,7 @@ for arg in "$@"; do
     esac
 done
 
-need_packages $build_packages g++ binutils clang libclang-rt-14-dev libcriterion-dev
+need_packages $build_packages g++ binutils clang libclang-rt-14-dev libcriterion-dev $($long && echo python3-venv)
 sanitize="-Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all -Dbuildtype=debugoptimized"
 need_build build -Dwerror=true -Dtests=enabled
 CC=gcc need_build build-asan-gcc -Dwerror=true -Dtests=enabled $sanitize
@@ -25,17 +25,17 @@ for dir in build-asan-gcc build-asan-clang; do
 done
 
 logs=
-reports=0
+reports=0 broken=0
 # run_tests DIR LOG OPTIONS...: all output goes to the log; the summary tells.
 run_tests() {
     dir=$1 log=$2
     shift 2
     say "tests in $dir${*:+ ($*)}"
-    rm -rf "$dir/sanitizer"
+    rm -rf "$dir/sanitizer" "$dir/meson-logs/$log.json"
     mkdir -p "$dir/sanitizer"
     # A test runner may call a sanitizer's report a pass: reports go to files, and no file may exist.
     ASAN_OPTIONS=exitcode=99:log_path=$root/$dir/sanitizer/asan UBSAN_OPTIONS=log_path=$root/$dir/sanitizer/ubsan:print_stacktrace=1 \
-        meson test -C "$dir" --no-rebuild --logbase "$log" "$@" >"$dir/$log.txt" 2>&1 || true
+        meson test -C "$dir" --no-rebuild --logbase "$log" "$@" >"$dir/$log.txt" 2>&1 || broken=$((broken + 1))
     grep -E '^ *[0-9]+/[0-9]+ ' "$dir/$log.txt" || cat "$dir/$log.txt"
     logs="$logs $dir/meson-logs/$log.json"
     for report in "$dir"/sanitizer/*; do
@@ -52,4 +52,4 @@ if $long; then
 fi
 run_tests build-asan-gcc asan --suite unit --suite tools --suite examples --suite engine
 run_tests build-asan-clang asan --suite unit --suite tools --suite op
-python3 tests/summary.py --reports $reports $logs
+python3 tests/summary.py --reports $reports --broken $broken $logs

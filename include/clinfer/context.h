@@ -44,6 +44,9 @@ typedef struct clinfer_ctx clinfer_ctx;
 
 // Zero means the default in every field; a zeroed struct takes the device that CLINFER_DEVICE names,
 // else the first one.
+//
+// The macro below, as those of the operations, makes a C compound literal. C++ fills a struct:
+//   clinfer_ctx_params p{}; p.queue = queue; clinfer_ctx_create(&ctx, &p);
 struct clinfer_ctx_params {
     // The caller's OpenCL: its queue (which brings context and device). Retained, released by destroy.
     // NULL: the engine makes a context and an in-order queue on the device that `device` chooses.
@@ -63,14 +66,15 @@ struct clinfer_ctx_params {
     uint64_t cache_max_bytes;    // least recently used entries go past this; 0: 256 MiB
     clinfer_program_store store; // callbacks instead of a folder; both NULL: the folder
 
-    // Called for each message up to log_level, from whichever thread it arises in; must not call back
-    // into the context. NULL: silent.
+    // Called for each message up to log_level, from whichever thread it arises in, at times under the
+    // context's lock: it must not call back into the context, nor wait for a thread that does. NULL: silent.
     void (*log)(void *priv, clinfer_log_level level, const char *message);
     void *log_priv;
     clinfer_log_level log_level; // 0: CLINFER_LOG, else WARN
 
     // Called for each launch after it has run, from a thread of the driver's, with the device's own times;
-    // needs queues with CL_QUEUE_PROFILING_ENABLE. Must not call back into the context.
+    // needs queues with CL_QUEUE_PROFILING_ENABLE. Must not call back into the context. A launch may end
+    // after destroy: profile_priv has to outlive the work of the queues.
     void (*profile)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
     void *profile_priv;
 
@@ -80,9 +84,12 @@ struct clinfer_ctx_params {
 #define clinfer_ctx_params(...) (&(struct clinfer_ctx_params){ __VA_ARGS__ })
 
 // Errors: ERR_NO_DEVICE (no loader's platform, no device, none of that name, or one that lacks a
-// compiler, little-endian order or OpenCL 1.2), ERR_ARGUMENT, ERR_MEMORY, ERR_FILE (cl_dir), OpenCL's own.
+// compiler, little-endian order or OpenCL 1.2), ERR_UNSUPPORTED (a kernel set or arithmetic that this version
+// has not), ERR_ARGUMENT, ERR_FILE (cl_dir), ERR_MEMORY, OpenCL's own.
 // On error *ctx is NULL. Threads: contexts are independent; one context may be used from any number of
-// threads at once, except that destroy must come last.
+// threads at once, except that destroy must come last. Calls that share the context's arena (those with a
+// workspace, given none) run one after another, whatever their queues; where an event that one waits for
+// fails, so may those behind it. A workspace of one's own keeps them apart.
 CLINFER_API clinfer_status clinfer_ctx_create(clinfer_ctx **ctx, const struct clinfer_ctx_params *params);
 
 // Saves what clinfer_ctx_save() would, waits for what the engine itself enqueued, frees, sets *ctx to
@@ -95,7 +102,7 @@ CLINFER_API void clinfer_ctx_destroy(clinfer_ctx **ctx);
 CLINFER_API clinfer_status clinfer_ctx_save(clinfer_ctx *ctx);
 
 // The calling thread's last error in this context, as text ("" if none): copied to buf, always
-// terminated. Returns the length of the whole text.
+// terminated. Returns the length of the whole text. Texts are kept for the last 64 threads that had one.
 CLINFER_API size_t clinfer_ctx_error(clinfer_ctx *ctx, char *buf, size_t size);
 
 // The OpenCL objects of the context; owned by it.

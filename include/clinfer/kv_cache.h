@@ -19,7 +19,7 @@ typedef struct clinfer_kv_cache {
     int64_t num_layers;   // L; 0: 1
     int64_t page_size;    // S >= 1 tokens
     int64_t num_heads;    // K
-    int64_t head_size;    // D
+    int64_t head_size;    // D; rows that one kernel holds whole have a limit, see each operation's errors
     int64_t page_stride;  // elements; may pass 2^32
     int64_t kv_stride;    // elements from the K plane to the V plane
     int64_t layer_stride; // elements

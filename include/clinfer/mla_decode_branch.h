@@ -60,20 +60,23 @@ struct clinfer_mla_decode_branch_params {
 #define clinfer_mla_decode_branch_params(...) (&(struct clinfer_mla_decode_branch_params){ __VA_ARGS__ })
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
-// when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_UNSUPPORTED
-// or OpenCL's; nothing is enqueued on error. Should the driver refuse a launch after the first, its code
-// comes back and output and new cache rows are undefined. Threads: any; calls that share the arena run one
-// after another. Source: DeepSeek-V2 (2024), section 2.1 and appendix C. Elsewhere: mla_decode_branch_fp8.
+// when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^14 elements) or OpenCL's; nothing is
+// enqueued on error. Should the driver refuse a launch after the first, its code comes back and output and
+// new cache rows are undefined. Threads: any; calls that share the arena run one after another. Source:
+// DeepSeek-V2 (2024), section 2.1 and appendix C. Elsewhere: mla_decode_branch_fp8.
 CLINFER_API clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx,
                                                      const struct clinfer_mla_decode_branch_params *params,
                                                      cl_uint num_events_in_wait_list,
                                                      const cl_event *event_wait_list, cl_event *event);
 
-// Compiles what that call would need and enqueues nothing. Buffers may be NULL; T may be any number.
+// Compiles what that call would need and enqueues nothing. Buffers may be NULL. T chooses among the
+// projections' tiles: one call each with T of 1, 2 and more compiles all that any T needs.
 CLINFER_API clinfer_status
 clinfer_mla_decode_branch_compile(clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params);
 
-// *bytes: the scratch that the call needs. Buffers may be NULL.
+// *bytes: the scratch that the call needs. Buffers may be NULL. It grows with T: what the largest T needs is
+// enough for every smaller one.
 CLINFER_API clinfer_status clinfer_mla_decode_branch_workspace(
     clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params, size_t *bytes);
 

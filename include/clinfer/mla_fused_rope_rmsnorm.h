@@ -33,9 +33,10 @@ struct clinfer_mla_fused_rope_rmsnorm_params {
     (&(struct clinfer_mla_fused_rope_rmsnorm_params){ __VA_ARGS__ })
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
-// when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_UNSUPPORTED
-// or OpenCL's; nothing is enqueued on error. Threads: any.
-// Source: DeepSeek-V2 (2024), section 2.1. Elsewhere: mla_fused_rope_rmsnorm_quantization.
+// when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^14 elements) or OpenCL's; nothing is
+// enqueued on error. Threads: any. Source: DeepSeek-V2 (2024), section 2.1. Elsewhere:
+// mla_fused_rope_rmsnorm_quantization.
 CLINFER_API clinfer_status clinfer_mla_fused_rope_rmsnorm(
     clinfer_ctx *ctx, const struct clinfer_mla_fused_rope_rmsnorm_params *params,
     cl_uint num_events_in_wait_list, const cl_event *event_wait_list, cl_event *event);

@@ -64,6 +64,9 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
         st = check_sections(plan, p);
     if (st)
         return st;
+    st = clf_check_row(plan, "head_size", CLF_DIM(plan, 'D'), CLF_MAX_ROW);
+    if (st)
+        return st;
     const int64_t T = CLF_DIM(plan, 'T');
     struct clf_launch *l = clf_launch_begin(plan, "fused_qk_rope", "fused_qk_rope", T);
     clf_define_type(l, "Q_T", p->q_proj.dtype);

@@ -20,9 +20,9 @@ static const struct clf_tensor_rule tensors[] = {
     { "output", "T,H,V", FIELD(output), CLF_FLOATS, CLF_OUT, "q", NULL },
 };
 
-static int64_t blocks(int64_t n, int64_t size)
+static bool is_windowed(clinfer_mask mask)
 {
-    return (n + size - 1) / size;
+    return mask != CLINFER_MASK_CAUSAL && mask != CLINFER_MASK_NULL;
 }
 
 static clinfer_status check_shapes(struct clf_plan *plan)
@@ -37,7 +37,7 @@ static clinfer_status check_shapes(struct clf_plan *plan)
     if (C + R != D)
         return clf_fail(plan, CLINFER_ERR_SHAPE,
                         "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
-    return CLINFER_OK;
+    return clf_check_row(plan, "head_size", D, CLF_MAX_MLA_ROW);
 }
 
 static clinfer_status check_scale(struct clf_plan *plan, const char *name, const clinfer_tensor *t,
@@ -46,7 +46,7 @@ static clinfer_status check_scale(struct clf_plan *plan, const char *name, const
 {
     if (!t->rank)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "fp8 weights, but no %s", name);
-    const int64_t r = blocks(rows, p->n_granularity), c = blocks(columns, p->k_granularity);
+    const int64_t r = clf_blocks(rows, p->n_granularity), c = clf_blocks(columns, p->k_granularity);
     if (t->shape[1] != r || t->shape[2] != c)
         return clf_fail(plan, CLINFER_ERR_SHAPE,
                         "%s: [%" PRId64 ", %" PRId64 "], want [%" PRId64 ", %" PRId64 "]", name, t->shape[1],
@@ -75,7 +75,7 @@ static clinfer_status check_weights(struct clf_plan *plan, const struct clinfer_
 
 static clinfer_status check_scalars(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)
 {
-    const bool windowed = p->mask != CLINFER_MASK_CAUSAL && p->mask != CLINFER_MASK_NULL;
+    const bool windowed = is_windowed(p->mask);
     if (!(p->epsilon >= 0))
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
     if ((unsigned) p->mask > CLINFER_MASK_SLIDING_WINDOW_CAUSAL)
@@ -112,19 +112,21 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
     const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'),
                   row = CLF_DIM(plan, 'D');
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
-    struct schedule s = { .tile = clf_tune_attention(plan->caps, H, C, row) };
-    s.head_blocks = blocks(H, s.tile.head_block);
+    struct schedule s = { .tile = clf_tune_attention(H, C, row) };
+    s.head_blocks = clf_blocks(H, s.tile.head_block);
     s.splits =
         p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
-    const int64_t head_rows = blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
-    int64_t parts;
-    if (__builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
+    const int64_t head_rows = clf_blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
+    // Left to the engine, splits fall as T grows: what is reserved never does, so that a workspace for the
+    // largest T serves every smaller one.
+    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    if (p->num_splits && __builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
         parts = -1; // as a size, more than any workspace has
     s.valid = clf_reserve(plan, T, 4);
     s.q_nope = clf_reserve(plan, T * H, 4 * CLF_DIM(plan, 'N'));
     s.q_full = clf_reserve(plan, T * H, 4 * row);
-    s.sums = clf_reserve(plan, parts, head_rows * blocks(C, 16) * 64);
-    s.tops = clf_reserve(plan, parts, blocks(s.tile.head_block, 16) * 128);
+    s.sums = clf_reserve(plan, parts, head_rows * clf_blocks(C, 16) * 64);
+    s.tops = clf_reserve(plan, parts, clf_blocks(s.tile.head_block, 16) * 128);
     s.raw = clf_reserve(plan, T * H, 4 * C);
     return s;
 }
@@ -212,7 +214,7 @@ static void push_projection(struct clf_plan *plan, const struct clinfer_mla_deco
 static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
                            const struct schedule *s)
 {
-    const bool windowed = p->mask != CLINFER_MASK_CAUSAL && p->mask != CLINFER_MASK_NULL;
+    const bool windowed = is_windowed(p->mask);
     struct clf_launch *l = begin(plan, p, s, "mla_attention");
     clf_push_paged(l, plan, p);
     clf_push_workspace(l, plan, s->valid);
@@ -220,7 +222,7 @@ static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decod
     clf_push_workspace(l, plan, s->sums);
     clf_push_workspace(l, plan, s->tops);
     clf_push(l, (cl_uint) (windowed ? p->local_window_size : 0));
-    clf_launch_grid(l, s->splits, s->head_blocks, CLF_DIM(plan, 'T'));
+    clf_launch_grid(l, CLF_DIM(plan, 'T'), s->head_blocks, s->splits);
 
     l = begin(plan, p, s, "mla_combine");
     clf_push_workspace(l, plan, s->valid);

@@ -34,6 +34,10 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
     const struct clinfer_rms_norm_kv_cache_params *p = params;
     clinfer_status st = check(plan, p);
+    if (!st)
+        st = clf_check_row(plan, p->rows == CLINFER_WHOLE_ROW ? "num_heads * head_size" : "head_size",
+                           CLF_DIM(plan, 'D') * (p->rows == CLINFER_WHOLE_ROW ? CLF_DIM(plan, 'K') : 1),
+                           CLF_MAX_ROW);
     if (st)
         return st;
     CLF_DIM(plan, 'T') = p->total_seq_len;

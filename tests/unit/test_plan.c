@@ -324,3 +324,16 @@ Test(plan, mrope_sections)
     };
     EXPECT(fused_qk_rope, p, rows);
 }
+
+// Rows that a kernel holds whole end where a thread's stack would.
+Test(plan, long_rows)
+{
+    const struct clinfer_rms_norm_kv_cache_params p = good_norm();
+    const struct breakage rows[] = {
+        { { NORM(kv.head_size, 1 << 17) }, CLINFER_OK, { NULL } },
+        { { NORM(kv.head_size, (1 << 17) + 1) },
+          CLINFER_ERR_UNSUPPORTED,
+          { "head_size is 131073", "at most 131072" } },
+    };
+    EXPECT(rms_norm_kv_cache, p, rows);
+}
