@@ -77,7 +77,7 @@ static void print_case(const struct session *s, const char *name, const struct b
         (void) printf("%-66s %10.2f %10.2f %8.2f %9.2f %-9s %5.1f%% %9.3f%s\n", name, t->median * 1e6,
                       t->best * 1e6, bytes / t->median / 1e9, w->flop / t->median / 1e9, limit, 100 * share,
                       (w->read + w->written + w->in_place) / (1 << 20),
-                      moves && share > 1 ? " past memory: in a cache" : "");
+                      moves && share > 1 ? " above memory's rate: from a cache" : "");
     } else {
         (void) fputs("{\"case\": ", stdout);
         cli_json_string(stdout, name);
