@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CLF_CACHE_DIR_H_
-#define CLF_CACHE_DIR_H_
+#pragma once
 
 #include <clinfer/common.h>
 
@@ -53,5 +52,3 @@ bool clf_dir_remove(int dir, const char *name);
 
 // What in the folder bears a name of ours, least recently used first. False: errno says why.
 bool clf_dir_scan(int dir, struct clf_dir_list *list);
-
-#endif

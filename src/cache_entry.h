@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CLF_CACHE_ENTRY_H_
-#define CLF_CACHE_ENTRY_H_
+#pragma once
 
 #include <clinfer/program_cache.h>
 
@@ -34,5 +33,3 @@ bool clf_entry_make(const char *key, const void *payload, size_t size, struct cl
 
 // False unless each bit is as it was made. Whether it is the right key is left to the caller.
 bool clf_entry_verify(const unsigned char *data, size_t size, struct clf_entry *entry);
-
-#endif

@@ -46,11 +46,6 @@ void clf_cache_close(struct clf_cache *cache)
     *cache = (struct clf_cache){ .dir_fd = -1 };
 }
 
-bool clf_cache_enabled(const struct clf_cache *cache)
-{
-    return cache->dir_fd >= 0 || cache->store.get;
-}
-
 bool clf_cache_writable(const struct clf_cache *cache)
 {
     return !cache->read_only && (cache->dir_fd >= 0 || cache->store.put);
@@ -241,7 +236,6 @@ static bool describe(int dir, const struct clf_dir_file *file, struct clinfer_ca
     }
     if (entry->ok) {
         copy_line(entry->op, sizeof entry->op, &view, "op=");
-        copy_line(entry->kernel, sizeof entry->kernel, &view, "kernel=");
         copy_line(entry->device, sizeof entry->device, &view, "device=");
     }
     free(blob.data);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CLF_PROGRAM_CACHE_H_
-#define CLF_PROGRAM_CACHE_H_
+#pragma once
 
 #include <clinfer/program_cache.h>
 
@@ -27,12 +26,10 @@ void clf_cache_open(struct clf_cache *cache, const char *dir, bool read_only, ui
                     const clinfer_program_store *store, char *why, size_t why_size);
 void clf_cache_close(struct clf_cache *cache);
 
-// Whether get could ever find something.
-bool clf_cache_enabled(const struct clf_cache *cache);
 // Whether put has a place to put to.
 bool clf_cache_writable(const struct clf_cache *cache);
 
-// key is text in lines of "name=value\n", with lines op=, kernel= and device= for clinfer_cache_list().
+// key is text in lines of "name=value\n", with lines op= and device= for clinfer_cache_list().
 // The payload is what was put under this very key, bit for bit, or there is none: an entry that fails any
 // check is removed.
 bool clf_cache_get(struct clf_cache *cache, const char *key, struct clf_blob *payload);
@@ -41,5 +38,3 @@ bool clf_cache_put(struct clf_cache *cache, const char *key, const void *payload
 
 // Removes the entry: a driver refused its payload. In a caller's store the next put replaces it.
 void clf_cache_drop(struct clf_cache *cache, const char *key);
-
-#endif

@@ -13,7 +13,8 @@
     X(clEnqueueReadBuffer)                                                                                   \
     X(clEnqueueWriteBuffer)                                                                                  \
     X(clFinish)                                                                                              \
-    X(clFlush) X(clGetCommandQueueInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo)               \
+    X(clFlush)                                                                                               \
+    X(clGetCommandQueueInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo)                          \
         X(clGetEventProfilingInfo) X(clGetMemObjectInfo) X(clGetPlatformIDs) X(clGetPlatformInfo)            \
             X(clGetProgramBuildInfo) X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg)             \
                 X(clWaitForEvents) X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent)               \

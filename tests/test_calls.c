@@ -5,28 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "rig.h"
+#include "calls_fixture.h"
 
 TestSuite(calls, .timeout = 120);
-
-static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch" };
-
-static clinfer_ctx *open_ctx(cl_command_queue queue)
-{
-    clinfer_ctx *ctx;
-    cr_assert_eq(clinfer_ctx_create(&ctx, clinfer_ctx_params(.queue = queue, .cache_dir = "")), CLINFER_OK);
-    return ctx;
-}
-
-static cl_command_queue new_queue(clinfer_ctx *ctx, cl_command_queue_properties properties)
-{
-    cl_int err;
-    cl_command_queue q =
-        clCreateCommandQueue(clinfer_ctx_cl_context(ctx), clinfer_ctx_device(ctx), properties, &err);
-    cr_assert_eq(err, CL_SUCCESS);
-    return q;
-}
 
 static cl_event user_event(clinfer_ctx *ctx)
 {

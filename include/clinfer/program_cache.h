@@ -26,7 +26,6 @@ typedef struct clinfer_program_store {
 struct clinfer_cache_entry {
     char name[40]; // file name
     char op[48];   // source the program was made of; "" when the entry is damaged
-    char kernel[64];
     char device[256];
     uint64_t bytes; // of the file
     int ok;         // a file of ours whose name, header, key and checksum hold

@@ -19,7 +19,7 @@ static void expect_refused(const char *dir, bool read_only, const char *word)
     char why[512];
     struct clf_blob blob;
     clf_cache_open(&cache, dir, read_only, 0, NULL, why, sizeof why);
-    cr_expect_not(clf_cache_enabled(&cache), "%s", dir);
+    cr_expect_not(cache_enabled(&cache), "%s", dir);
     cr_expect_not_null(strstr(why, word), "%s: %s", dir, why);
     cr_expect_not(clf_cache_get(&cache, KEY, &blob));
     cr_expect_not(clf_cache_put(&cache, KEY, "x", 1, why, sizeof why));
@@ -128,7 +128,7 @@ Test(cache_dir, environment)
     setenv("CLINFER_CACHE_DIR", "", 1);
     cr_expect_str_eq(path_for(NULL), "none");
     clf_cache_open(&cache, NULL, false, 0, NULL, why, sizeof why);
-    cr_expect(!clf_cache_enabled(&cache) && why[0] == 0, "off is no fault: %s", why);
+    cr_expect(!cache_enabled(&cache) && why[0] == 0, "off is no fault: %s", why);
     unsetenv("CLINFER_CACHE_DIR");
     cr_expect_str_eq(path_for(NULL), "/xdg/clinfer");
     cr_expect_eq(clinfer_cache_path(NULL, small, sizeof small), CLINFER_ERR_ARGUMENT);
@@ -142,7 +142,7 @@ Test(cache_dir, environment)
     cr_expect_str_eq(path_for(NULL), "none");
     unsetenv("HOME");
     clf_cache_open(&cache, NULL, false, 0, NULL, why, sizeof why);
-    cr_expect(!clf_cache_enabled(&cache) && strstr(why, "HOME"), "%s", why);
+    cr_expect(!cache_enabled(&cache) && strstr(why, "HOME"), "%s", why);
     setenv("XDG_CACHE_HOME", root, 1);
     cache = open_cache(NULL, false, 0);
     put_text(&cache, KEY, "one");
