@@ -35,8 +35,12 @@ run_tests() {
     mkdir -p "$dir/sanitizer"
     # A test runner may call a sanitizer's report a pass: reports go to files, and no file may exist.
     ASAN_OPTIONS=exitcode=99:log_path=$root/$dir/sanitizer/asan UBSAN_OPTIONS=log_path=$root/$dir/sanitizer/ubsan:print_stacktrace=1 \
-        meson test -C "$dir" --no-rebuild --logbase "$log" "$@" >"$dir/$log.txt" 2>&1 || broken=$((broken + 1))
-    grep -E '^ *[0-9]+/[0-9]+ ' "$dir/$log.txt" || cat "$dir/$log.txt"
+        PYTHONUNBUFFERED=1 meson test -C "$dir" --no-rebuild --logbase "$log" "$@" 2>&1 |
+        tee "$dir/$log.txt" | { grep --line-buffered -E '^ *[0-9]+/[0-9]+ ' || true; }
+    if [ "${PIPESTATUS[0]}" != 0 ]; then
+        broken=$((broken + 1))
+        tail -n 20 "$dir/$log.txt"
+    fi
     logs="$logs $dir/meson-logs/$log.json"
     for report in "$dir"/sanitizer/*; do
         [ -e "$report" ] || continue
