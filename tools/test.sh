@@ -55,5 +55,5 @@ if $long; then
     run_tests build long --suite long
 fi
 run_tests build-asan-gcc asan --suite unit --suite tools --suite examples --suite engine
-run_tests build-asan-clang asan --suite unit --suite tools --suite op
+run_tests build-asan-clang asan --suite unit --suite tools --suite bench --suite op
 python3 tests/summary.py --reports $reports --broken $broken $logs
