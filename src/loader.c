@@ -114,15 +114,20 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 // ISO C has no cast from an object pointer to a function's; POSIX promises that the bits serve.
 static void find(void *library, const char *name, void *slot)
 {
-    *(void **) slot = library ? dlsym(library, name) : NULL;
+    *(void **) slot = found ? dlsym(library, name) : NULL;
 }
 
 static void fill(void)
 {
-    void *library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        library = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
-    found = library != NULL;
+    // What the process has already, linked or put in front by a tool, comes before what is on disk.
+    void *library = RTLD_DEFAULT;
+    found = dlsym(library, "clGetPlatformIDs") != NULL;
+    if (!found) {
+        library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            library = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
+        found = library != NULL;
+    }
 #define FIND(name, parameters, arguments) find(library, #name, &table.name);
     STATUS_FUNCTIONS(FIND)
 #undef FIND
