@@ -87,7 +87,6 @@ struct clf_view {
 // Capabilities of a device, already masked by the context.
 struct clf_caps {
     unsigned bits; // clinfer_cap
-    cl_device_type type;
     unsigned compute_units;
     clinfer_kernel_set set;
     clinfer_arith arith;
