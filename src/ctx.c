@@ -56,15 +56,20 @@ static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_pa
                  (int) p->arith, CLINFER_SET_GROUP, CLINFER_ARITH_BF16);
         return CLINFER_ERR_ARGUMENT;
     }
-    if (p->kernel_set == CLINFER_SET_GROUP || p->arith == CLINFER_ARITH_BF16) {
-        snprintf(error, size, "this version has no %s",
-                 p->arith == CLINFER_ARITH_BF16 ? "bf16 arithmetic" : "group kernel set");
+    if (p->arith == CLINFER_ARITH_BF16) {
+        snprintf(error, size, "this version has no bf16 arithmetic");
         return CLINFER_ERR_UNSUPPORTED;
     }
+    if (p->disable_caps & CLINFER_CAP_LOCAL_MEMORY)
+        ctx->info.set = CLINFER_SET_ROW;
     ctx->caps = (struct clf_caps){ .bits = ctx->info.caps,
                                    .compute_units = ctx->info.compute_units,
-                                   .set = ctx->info.set,
+                                   .max_work_group = ctx->info.max_work_group,
+                                   .local_bytes = ctx->info.local_bytes,
+                                   .set = p->kernel_set ? p->kernel_set : ctx->info.set,
                                    .arith = CLINFER_ARITH_F32 };
+    if (ctx->caps.bits & CLINFER_CAP_SUBGROUPS)
+        ctx->caps.subgroup_std = clf_device_subgroup_std(ctx->device);
     return CLINFER_OK;
 }
 
@@ -137,7 +142,7 @@ clinfer_status clinfer_ctx_create(clinfer_ctx **out, const struct clinfer_ctx_pa
         snprintf(p->error, p->error_size, "%s", error);
     if (!st) {
         clf_log(ctx, CLINFER_LOG_INFO, "device \"%s\" (%s), %s set", ctx->info.device, ctx->info.driver,
-                ctx->caps.set == CLINFER_SET_ROW ? "row" : "group");
+                clf_set_name(ctx->caps.set));
         *out = ctx;
     } else if (ctx) {
         clf_log(ctx, CLINFER_LOG_ERROR, "%s", error);

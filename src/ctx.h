@@ -68,6 +68,10 @@ clinfer_status clf_device_query(cl_device_id device, struct clinfer_device_info 
 // A text that the device reports, malloc'd; NULL where there is none.
 char *clf_device_text(cl_device_id device, cl_device_info what);
 bool clf_device_has(cl_device_id device, const char *extension);
+// The OpenCL C, 20 or 30, in which the device has sub-group functions; 0: none.
+int clf_device_subgroup_std(cl_device_id device);
+// "row" or "group"
+const char *clf_set_name(clinfer_kernel_set set);
 
 // device_key.c
 // Device, driver, platform, UUID, CPU features and code-generating environment as text; malloc'd.

@@ -12,7 +12,7 @@
 enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
 
 // Enumerators that CL 1.2 headers do not have.
-enum { DEVICE_IL_VERSION = 0x105B, DEVICE_SVM_CAPABILITIES = 0x1053 };
+enum { DEVICE_IL_VERSION = 0x105B, DEVICE_SVM_CAPABILITIES = 0x1053, DEVICE_OPENCL_C_ALL_VERSIONS = 0x1066 };
 
 char *clf_device_text(cl_device_id d, cl_device_info what)
 {
@@ -50,6 +50,37 @@ bool clf_device_has(cl_device_id d, const char *name)
     return found;
 }
 
+int clf_device_subgroup_std(cl_device_id d)
+{
+    // cl_name_version of OpenCL 3.0's headers.
+    struct {
+        cl_uint version;
+        char name[64];
+    } list[16] = { 0 };
+    char c_version[64];
+    int major = 0;
+    if (!clf_device_has(d, "cl_khr_subgroups"))
+        return 0;
+    if (!clGetDeviceInfo(d, DEVICE_OPENCL_C_ALL_VERSIONS, sizeof list, list, NULL))
+        for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+            if (list[i].version >> 22 == 3)
+                return 30;
+    text_info(d, CL_DEVICE_OPENCL_C_VERSION, c_version, sizeof c_version);
+    return sscanf(c_version, "OpenCL C %d.", &major) == 1 && major >= 2 ? major * 10 : 0;
+}
+
+const char *clf_set_name(clinfer_kernel_set set)
+{
+    return set == CLINFER_SET_GROUP ? "group" : "row";
+}
+
+static clinfer_kernel_set set_of(cl_device_type type, unsigned caps)
+{
+    if (type & CL_DEVICE_TYPE_CPU)
+        return CLINFER_SET_ROW;
+    return type & CL_DEVICE_TYPE_GPU || caps & CLINFER_CAP_LOCAL_MEMORY ? CLINFER_SET_GROUP : CLINFER_SET_ROW;
+}
+
 static unsigned caps_of(cl_device_id d)
 {
     const uint64_t fp = number_info(d, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(cl_device_fp_config));
@@ -61,8 +92,7 @@ static unsigned caps_of(cl_device_id d)
         bool has;
     } list[] = {
         { CLINFER_CAP_FP16, clf_device_has(d, "cl_khr_fp16") },
-        { CLINFER_CAP_SUBGROUPS,
-          clf_device_has(d, "cl_khr_subgroups") || clf_device_has(d, "cl_intel_subgroups") },
+        { CLINFER_CAP_SUBGROUPS, clf_device_subgroup_std(d) != 0 },
         { CLINFER_CAP_IL, il[0] || clf_device_has(d, "cl_khr_il_program") },
         { CLINFER_CAP_DENORMALS, fp & CL_FP_DENORM },
         { CLINFER_CAP_FMA, fp & CL_FP_FMA },
@@ -99,8 +129,9 @@ static void describe(cl_device_id d, struct clinfer_device_info *info)
     const cl_device_type type = number_info(d, CL_DEVICE_TYPE, sizeof(cl_device_type));
     snprintf(info->type, sizeof info->type, "%s", type_name(type));
     info->caps = caps_of(d);
-    info->set = CLINFER_SET_ROW; // right on every device; the only set there is
+    info->set = set_of(type, info->caps);
     info->compute_units = (unsigned) number_info(d, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint));
+    info->max_work_group = (unsigned) number_info(d, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(size_t));
     info->local_bytes = number_info(d, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(cl_ulong));
     info->max_alloc = number_info(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong));
     info->global_bytes = number_info(d, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong));

@@ -65,6 +65,9 @@
       (cl_command_queue q, cl_kernel k, cl_uint dims, const size_t *offset, const size_t *global,            \
        const size_t *local, cl_uint n, const cl_event *wait, cl_event *event),                               \
       (q, k, dims, offset, global, local, n, wait, event))                                                   \
+    X(clGetKernelWorkGroupInfo,                                                                              \
+      (cl_kernel k, cl_device_id d, cl_kernel_work_group_info what, size_t size, void *value, size_t *got),  \
+      (k, d, what, size, value, got))                                                                        \
     X(clEnqueueMarkerWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *wait, cl_event *event),   \
       (q, n, wait, event))                                                                                   \
     X(clEnqueueFillBuffer,                                                                                   \

@@ -58,7 +58,7 @@ struct clf_arg {
 
 // What makes a program: structural and tunable values, and the slots every variant is named by.
 struct clf_spec {
-    const char *source; // stem of cl/SOURCE.cl
+    const char *source; // stem of cl/SET/SOURCE.cl
     clinfer_kernel_set set;
     clinfer_arith arith;
     struct clf_def def[CLF_MAX_DEFS];
@@ -71,7 +71,7 @@ struct clf_launch {
     const char *kernel;
     struct clf_arg arg[CLF_MAX_ARGS];
     int num_args;
-    size_t global[3], local[3];
+    size_t global[3], local[3]; // in work-items
 };
 
 // The bytes of a buffer that an argument covers, for the bounds and aliasing checks.
@@ -88,6 +88,9 @@ struct clf_view {
 struct clf_caps {
     unsigned bits; // clinfer_cap
     unsigned compute_units;
+    unsigned max_work_group;
+    uint64_t local_bytes;
+    int subgroup_std; // the OpenCL C, 20 or 30, that has sub-group functions here; 0: none
     clinfer_kernel_set set;
     clinfer_arith arith;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
+#include "tune.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -34,6 +35,14 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
     l->spec.num_defs = l->num_args = 0;
     l->kernel = kernel;
     clf_define(l, "ROUNDED_DIVIDE", plan->caps->bits & CLINFER_CAP_ROUNDED_DIVIDE ? 1 : 0);
+    l->local[0] = l->local[1] = l->local[2] = 1;
+    if (plan->caps->set == CLINFER_SET_GROUP) {
+        const struct clf_group_shape shape = clf_tune_group(plan->caps);
+        l->local[0] = (size_t) shape.items;
+        clf_define(l, "GROUP_ITEMS", shape.items);
+        clf_define(l, "LANES", shape.lanes);
+        clf_define(l, "SUBGROUPS", plan->caps->subgroup_std);
+    }
     clf_push(l, (cl_uint) count);
     return l;
 }
@@ -41,10 +50,8 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
 void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z)
 {
     const int64_t n[3] = { x, y, z };
-    for (int i = 0; i < 3; i++) {
-        l->global[i] = (size_t) n[i];
-        l->local[i] = 1;
-    }
+    for (int i = 0; i < 3; i++)
+        l->global[i] = (size_t) n[i] * l->local[i];
 }
 
 void clf_define(struct clf_launch *l, const char *name, int64_t value)

@@ -3,9 +3,10 @@
 #pragma once
 #include "op.h"
 
-// Starts a launch of `kernel` in cl/SOURCE.cl; its first argument is `count`, on which 0 returns at once.
+// Starts a launch of `kernel` in cl/SET/SOURCE.cl; its first argument is `count`, on which 0 returns at once.
 struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,
                                     int64_t count);
+// x * y * z work-items in the row set, work-groups in the group set.
 void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z);
 
 void clf_define(struct clf_launch *l, const char *name, int64_t value);

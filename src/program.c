@@ -56,7 +56,7 @@ static clinfer_status make_ready(clinfer_ctx *ctx, struct clf_program *p, const 
         return CLINFER_OK;
     const struct clf_source *source;
     char error[CLF_ERROR_SIZE];
-    clinfer_status st = clf_source_get(ctx, p->spec.source, &source, error, sizeof error);
+    clinfer_status st = clf_source_get(ctx, p->spec.set, p->spec.source, &source, error, sizeof error);
     if (st)
         return fail(ctx, st, op, "%s", error);
     p->state = CLF_BUILDING;
@@ -107,14 +107,36 @@ static struct clf_kernel *find_kernel(struct clf_program *p, const char *name)
     return NULL;
 }
 
-static cl_int add_kernel(struct clf_program *p, const struct clf_launch *l, cl_kernel *kernel)
+// Whether the device runs the kernel in work-groups of the launch's size.
+static cl_int check_group(const clinfer_ctx *ctx, cl_kernel kernel, const struct clf_launch *l)
+{
+    const size_t want = l->local[0] * l->local[1] * l->local[2];
+    size_t most = 0;
+    if (want == 1)
+        return CL_SUCCESS;
+    cl_int err =
+        clGetKernelWorkGroupInfo(kernel, ctx->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL);
+    if (err || want <= most)
+        return err;
+    clf_log(ctx, CLINFER_LOG_WARN, "kernel %s wants work-groups of %zu, the device runs it with at most %zu",
+            l->kernel, want, most);
+    return CL_INVALID_WORK_GROUP_SIZE;
+}
+
+static cl_int add_kernel(const clinfer_ctx *ctx, struct clf_program *p, const struct clf_launch *l,
+                         cl_kernel *kernel)
 {
     cl_int err;
     cl_kernel k = clCreateKernel(p->program, l->kernel, &err);
     if (err)
         return err;
+    if ((err = check_group(ctx, k, l))) {
+        clReleaseKernel(k);
+        return err;
+    }
     struct clf_kernel *slot = &p->kernel[p->num_kernels++];
     *slot = (struct clf_kernel){ .name = l->kernel, .kernel = k, .num_args = l->num_args };
+    memcpy(slot->local, l->local, sizeof slot->local);
     for (int i = 0; i < l->num_args; i++)
         slot->arg_size[i] = l->arg[i].kind == CLF_ARG_SCALAR ? (unsigned char) l->arg[i].size : 0;
     *kernel = k;
@@ -136,7 +158,7 @@ clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, 
             *kernel = k->kernel;
             return CLINFER_OK;
         }
-        cl_int err = p->num_kernels < CLF_MAX_KERNELS ? add_kernel(p, l, kernel) : CL_OUT_OF_RESOURCES;
+        cl_int err = p->num_kernels < CLF_MAX_KERNELS ? add_kernel(ctx, p, l, kernel) : CL_OUT_OF_RESOURCES;
         if (!err)
             return CLINFER_OK;
         if (!p->saved || from_source || !retire(ctx, p))

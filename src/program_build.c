@@ -4,8 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Every OpenCL 3.x device compiles CL1.2, and CL2.0 breaks vload_half on some; no option here may change
-// NaN, infinity or denormals.
+// Every OpenCL 3.x device compiles CL1.2; only sub-groups want a later one. No option here may change NaN,
+// infinity or denormals.
+static int std_of(const struct clf_spec *spec)
+{
+    for (int i = 0; i < spec->num_defs; i++)
+        if (!strcmp(spec->def[i].name, "SUBGROUPS") && spec->def[i].value)
+            return (int) spec->def[i].value;
+    return 12;
+}
+
 static char *options_of(const struct clf_spec *spec)
 {
     char *text = NULL;
@@ -13,7 +21,7 @@ static char *options_of(const struct clf_spec *spec)
     FILE *f = open_memstream(&text, &size);
     if (!f)
         return NULL;
-    fputs("-cl-std=CL1.2", f);
+    fprintf(f, "-cl-std=CL%d.%d", std_of(spec) / 10, std_of(spec) % 10);
     for (int i = 0; i < spec->num_defs; i++) {
         const struct clf_def *d = &spec->def[i];
         if (!strcmp(d->name, "ROUNDED_DIVIDE") && d->value)
@@ -36,8 +44,8 @@ char *clf_program_key(const clinfer_ctx *ctx, const struct clf_spec *spec, const
     size_t size = 0;
     FILE *f = options ? open_memstream(&text, &size) : NULL;
     if (f) {
-        fprintf(f, "op=%s\nset=%d\narith=%d\nsource=%s\noptions=%s\n%s", spec->source, (int) spec->set,
-                (int) spec->arith, source->hash, options, ctx->device_key);
+        fprintf(f, "op=%s\nset=%s\narith=%d\nsource=%s\noptions=%s\n%s", spec->source,
+                clf_set_name(spec->set), (int) spec->arith, source->hash, options, ctx->device_key);
         if (fclose(f)) {
             free(text);
             text = NULL;
@@ -83,8 +91,10 @@ static clinfer_status compile(clinfer_ctx *ctx, const struct clf_source *source,
     }
     if (program)
         clReleaseProgram(program);
-    snprintf(error, sizeof error, "%s: %s.cl does not build on \"%s\": %s; the log has the compiler's words",
-             op, source->stem, ctx->info.device, clinfer_status_str((clinfer_status) err));
+    snprintf(error, sizeof error,
+             "%s: %s/%s.cl does not build on \"%s\": %s; the log has the compiler's words", op,
+             clf_set_name(source->set), source->stem, ctx->info.device,
+             clinfer_status_str((clinfer_status) err));
     return clf_error(ctx, err == CL_BUILD_PROGRAM_FAILURE ? CLINFER_ERR_BUILD : (clinfer_status) err, error);
 }
 

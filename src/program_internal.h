@@ -11,6 +11,7 @@ struct clf_kernel {
     const char *name;
     cl_kernel kernel;
     int num_args;
+    size_t local[3];                      // of its launches
     unsigned char arg_size[CLF_MAX_ARGS]; // bytes of a scalar; 0: a buffer
 };
 

@@ -31,7 +31,7 @@ static bool next_job(clinfer_ctx *ctx, struct job *job, cl_int *err)
         p->saved = true;
         *job = (struct job){ .source = p->spec.source, .program = p->program, .num_kernels = p->num_kernels };
         memcpy(job->kernel, p->kernel, sizeof job->kernel);
-        if (!clf_source_get(ctx, p->spec.source, &source, why, sizeof why))
+        if (!clf_source_get(ctx, p->spec.set, p->spec.source, &source, why, sizeof why))
             job->key = clf_program_key(ctx, &p->spec, source);
         *err = job->key ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
     }
@@ -62,7 +62,8 @@ static cl_int warm(const struct job *job, cl_command_queue queue)
             return err;
         err = bind_nothing(kernel, &job->kernel[i]);
         for (size_t g = 0; !err && g < sizeof warm_grid / sizeof warm_grid[0]; g++) {
-            const size_t global[3] = { warm_grid[g], 1, 1 }, local[3] = { 1, 1, 1 };
+            const size_t *local = job->kernel[i].local;
+            const size_t global[3] = { warm_grid[g] * local[0], local[1], local[2] };
             err = clEnqueueNDRangeKernel(queue, kernel, 3, NULL, global, local, 0, NULL, NULL);
         }
         clReleaseKernel(kernel);

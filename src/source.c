@@ -94,7 +94,8 @@ static bool expand(struct expansion *x, const char *name)
     return ok;
 }
 
-static struct clf_source *load(const clinfer_ctx *ctx, const char *stem, char *error, size_t error_size)
+static struct clf_source *load(const clinfer_ctx *ctx, clinfer_kernel_set set, const char *stem, char *error,
+                               size_t error_size)
 {
     struct clf_source *s = calloc(1, sizeof *s);
     struct expansion x = { .ctx = ctx, .error = error, .error_size = error_size };
@@ -104,7 +105,7 @@ static struct clf_source *load(const clinfer_ctx *ctx, const char *stem, char *e
         free(s);
         return NULL;
     }
-    snprintf(name, sizeof name, "%s.cl", stem);
+    snprintf(name, sizeof name, "%s/%s.cl", clf_set_name(set), stem);
     const bool ok = expand(&x, name);
     if (fclose(x.out) || !ok) {
         free(s->text);
@@ -115,18 +116,19 @@ static struct clf_source *load(const clinfer_ctx *ctx, const char *stem, char *e
     snprintf(s->hash, sizeof s->hash, "%016llx%016llx", (unsigned long long) h.high64,
              (unsigned long long) h.low64);
     s->stem = stem;
+    s->set = set;
     return s;
 }
 
-clinfer_status clf_source_get(clinfer_ctx *ctx, const char *stem, const struct clf_source **source,
-                              char *error, size_t error_size)
+clinfer_status clf_source_get(clinfer_ctx *ctx, clinfer_kernel_set set, const char *stem,
+                              const struct clf_source **source, char *error, size_t error_size)
 {
     for (struct clf_source *s = ctx->sources; s; s = s->next)
-        if (!strcmp(s->stem, stem)) {
+        if (s->set == set && !strcmp(s->stem, stem)) {
             *source = s;
             return CLINFER_OK;
         }
-    struct clf_source *s = load(ctx, stem, error, error_size);
+    struct clf_source *s = load(ctx, set, stem, error, error_size);
     if (!s)
         return CLINFER_ERR_FILE;
     s->next = ctx->sources;

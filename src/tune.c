@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune.h"
 
+// Two or more sub-groups on every GPU, and 16 bytes of f32 an item: a row of 512 is two steps of a group.
+struct clf_group_shape clf_tune_group(const struct clf_caps *caps)
+{
+    struct clf_group_shape shape = { .items = 64, .lanes = 4 };
+    while (shape.items > 1 && (unsigned) shape.items > caps->max_work_group)
+        shape.items /= 2;
+    return shape;
+}
+
 // The first row whose limits hold is taken.
 static const struct {
     int64_t max_tokens;

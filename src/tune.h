@@ -4,6 +4,12 @@
 #pragma once
 #include "op.h"
 
+// The work-group of the group set: its items, a power of two, and the lanes of an item's vectors.
+struct clf_group_shape {
+    int items, lanes;
+};
+struct clf_group_shape clf_tune_group(const struct clf_caps *caps);
+
 struct clf_matmul_tiles {
     int token_tile, row_tile;   // outputs of one register tile
     int item_rows, item_tokens; // outputs of one work-item

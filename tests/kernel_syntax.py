@@ -52,7 +52,7 @@ OPTIONAL = {f"MROPE_END{i}" for i in range(8)}
 def compile_(kernel, macros):
     command = [clang, "-fsyntax-only", "-Werror", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Wundef",
                "-Wdouble-promotion", "-target", "spir64", "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
-               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, kernel + ".cl")]
+               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, "row", kernel + ".cl")]
     p = subprocess.run(command, capture_output=True, text=True)
     return p.returncode == 0, p.stderr
 

@@ -104,6 +104,9 @@ INT(clGetMemObjectInfo, (cl_mem m, cl_mem_info i, size_t s, void *v, size_t *r),
 INT(clGetPlatformIDs, (cl_uint n, cl_platform_id *p, cl_uint *r), (n, p, r), 0)
 INT(clGetPlatformInfo, (cl_platform_id p, cl_platform_info i, size_t s, void *v, size_t *r), (p, i, s, v, r),
     0)
+INT(clGetKernelWorkGroupInfo,
+    (cl_kernel k, cl_device_id d, cl_kernel_work_group_info i, size_t s, void *v, size_t *r),
+    (k, d, i, s, v, r), 0)
 INT(clGetProgramBuildInfo,
     (cl_program p, cl_device_id d, cl_program_build_info i, size_t s, void *v, size_t *r), (p, d, i, s, v, r),
     0)

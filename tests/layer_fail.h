@@ -14,12 +14,13 @@
     X(clEnqueueWriteBuffer)                                                                                  \
     X(clFinish)                                                                                              \
     X(clFlush)                                                                                               \
-    X(clGetCommandQueueInfo) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo)                          \
-        X(clGetEventProfilingInfo) X(clGetMemObjectInfo) X(clGetPlatformIDs) X(clGetPlatformInfo)            \
-            X(clGetProgramBuildInfo) X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg)             \
-                X(clWaitForEvents) X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent)               \
-                    X(clReleaseCommandQueue) X(clReleaseContext) X(clReleaseEvent) X(clReleaseKernel)        \
-                        X(clReleaseMemObject) X(clReleaseProgram)
+    X(clGetCommandQueueInfo)                                                                                 \
+    X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo)  \
+        X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetKernelWorkGroupInfo) X(clGetProgramBuildInfo)        \
+            X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg) X(clWaitForEvents)                   \
+                X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent) X(clReleaseCommandQueue)         \
+                    X(clReleaseContext) X(clReleaseEvent) X(clReleaseKernel) X(clReleaseMemObject)           \
+                        X(clReleaseProgram)
 #define LAYER_OBJECT_FUNCTIONS(X)                                                                            \
     X(clCreateBuffer)                                                                                        \
     X(clCreateCommandQueue)                                                                                  \

@@ -127,13 +127,25 @@ static void on_log(void *priv, clinfer_log_level level, const char *message)
     cr_log_warn("library (level %d): %s", (int) level, message);
 }
 
+// The kernel set that OPTEST_SET names; "" and none: the one that the device gets.
+static clinfer_kernel_set set_under_test(void)
+{
+    const char *name = getenv("OPTEST_SET");
+    if (!name || !*name)
+        return CLINFER_SET_AUTO;
+    cr_assert(!strcmp(name, "row") || !strcmp(name, "group"), "OPTEST_SET is \"%s\", want row or group",
+              name);
+    return strcmp(name, "row") ? CLINFER_SET_GROUP : CLINFER_SET_ROW;
+}
+
 struct ot_device ot_open(unsigned disable_caps)
 {
     struct ot_device d = { 0 };
     char error[512] = "";
     const clinfer_status st = clinfer_ctx_create(
-        &d.ctx, clinfer_ctx_params(.disable_caps = disable_caps, .cache_dir = "", .log = on_log,
-                                   .error = error, .error_size = sizeof error));
+        &d.ctx,
+        clinfer_ctx_params(.kernel_set = set_under_test(), .disable_caps = disable_caps, .cache_dir = "",
+                           .log = on_log, .error = error, .error_size = sizeof error));
     cr_assert_eq(st, CLINFER_OK, "no context: %s", error);
     d.cl = clinfer_ctx_cl_context(d.ctx);
     d.queue = clinfer_ctx_queue(d.ctx);

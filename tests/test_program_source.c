@@ -80,7 +80,7 @@ Test(program_source, keys)
     if (info.caps & CLINFER_CAP_ROUNDED_DIVIDE)
         add_key(&k, CLINFER_CAP_ROUNDED_DIVIDE, NULL); // another define, another option
     cr_assert_gt(k.count, 1, "no capability changes a program here");
-    edit(dir, OP ".cl", "// a comment\n", NULL);
+    edit(dir, "row/" OP ".cl", "// a comment\n", NULL);
     add_key(&k, 0, dir);
     edit(dir, "lib/quant.clh", "// a comment in an include\n", NULL);
     add_key(&k, 0, dir);
@@ -135,9 +135,9 @@ Test(program_source, syntax_error)
     static struct log log;
     char error[512];
     const char *dir = copy_kernels();
-    edit(dir, OP ".cl", "this_is_no_type x;\n", "__kernel");
+    edit(dir, "row/" OP ".cl", "this_is_no_type x;\n", "__kernel");
     cr_assert_eq(compile_from(dir, error, &log), CLINFER_ERR_BUILD);
-    cr_assert(strstr(error, OP ":") && strstr(error, OP ".cl") && strstr(error, "log"), "%s", error);
+    cr_assert(strstr(error, OP ":") && strstr(error, "row/" OP ".cl") && strstr(error, "log"), "%s", error);
     cr_assert(strstr(log.text, "this_is_no_type"), "the log lacks the compiler's words: %s", log.text);
     cr_assert(strstr(log.text, "-DHEAD_SIZE=48"), "the log lacks the options: %s", log.text);
     copy_kernels();
@@ -149,7 +149,7 @@ Test(program_source, missing_macro)
     static struct log log;
     char error[512];
     const char *dir = copy_kernels();
-    edit(dir, OP ".cl", "#undef NORM_SIZE\n", "#if !defined(GAMMA_T)");
+    edit(dir, "row/" OP ".cl", "#undef NORM_SIZE\n", "#if !defined(GAMMA_T)");
     cr_assert_eq(compile_from(dir, error, &log), CLINFER_ERR_BUILD);
     cr_assert(strstr(log.text, OP " wants GAMMA_T, NORM_SIZE"), "%s", log.text);
 }
@@ -159,7 +159,7 @@ Test(program_source, missing_kernel)
     static struct log log;
     char error[512];
     const char *dir = copy_kernels();
-    edit(dir, OP ".cl", "#define rms_norm_kv_cache another_name\n", "__kernel");
+    edit(dir, "row/" OP ".cl", "#define rms_norm_kv_cache another_name\n", "__kernel");
     cr_assert_eq((int) compile_from(dir, error, &log), CL_INVALID_KERNEL_NAME);
     cr_assert(strstr(error, "kernel " OP) && strstr(error, "CL_INVALID_KERNEL_NAME"), "%s", error);
 }
@@ -179,7 +179,7 @@ Test(program_source, missing_files)
                                                              .error_size = sizeof error)),
                  CLINFER_ERR_FILE);
     cr_assert(!ctx && strstr(error, word), "%s", error);
-    edit(copy_kernels(), OP ".cl", "#include \"lib/unterminated\n", "__kernel");
+    edit(copy_kernels(), "row/" OP ".cl", "#include \"lib/unterminated\n", "__kernel");
     cr_assert_eq(compile_from(dir, error, &log), CLINFER_ERR_FILE);
     cr_assert(strstr(error, "bad include") && strstr(error, "lib/unterminated"), "%s", error);
 }
@@ -190,7 +190,7 @@ Test(program_source, folder_of_kernels)
     static struct log log;
     char error[512];
     const char *dir = copy_kernels();
-    edit(dir, OP ".cl", "#error changed\n", NULL);
+    edit(dir, "row/" OP ".cl", "#error changed\n", NULL);
     setenv("CLINFER_CL_DIR", dir, 1);
     cr_assert_eq(compile_from(NULL, error, &log), CLINFER_ERR_BUILD);
     cr_assert_eq(compile_from(getenv("CLINFER_CL_SRC"), error, &log), CLINFER_OK, "%s", error);

@@ -19,13 +19,13 @@ void cli_error(const char *format, ...)
 // What --set and --arith can say.
 struct variant {
     const char *option, *value;
-    bool exists;
+    int code; // clinfer_kernel_set or clinfer_arith; 0: this version has it not
 };
 static const struct variant variants[] = {
-    { "--set", "row", true },
-    { "--set", "group", false },
-    { "--arith", "f32", true },
-    { "--arith", "bf16", false },
+    { "--set", "row", CLINFER_SET_ROW },
+    { "--set", "group", CLINFER_SET_GROUP },
+    { "--arith", "f32", CLINFER_ARITH_F32 },
+    { "--arith", "bf16", 0 },
 };
 
 static bool set_variant(struct cli_options *o, const char *option, const char *value)
@@ -34,13 +34,13 @@ static bool set_variant(struct cli_options *o, const char *option, const char *v
         const struct variant *v = &variants[i];
         if (strcmp(v->option, option) || strcmp(v->value, value))
             continue;
-        if (!v->exists)
+        if (!v->code)
             cli_error("%s %s does not exist yet", option, value);
         if (!strcmp(option, "--set"))
-            o->set = CLINFER_SET_ROW;
+            o->set = (clinfer_kernel_set) v->code;
         else
-            o->arith = CLINFER_ARITH_F32;
-        return v->exists;
+            o->arith = (clinfer_arith) v->code;
+        return v->code != 0;
     }
     cli_error("%s: \"%s\" is none of its values", option, value);
     return false;

@@ -15,7 +15,8 @@ typedef enum clinfer_log_level {
 } clinfer_log_level;
 
 // Kernels come in two sets: `row` (CPUs: one work-item a row or tile, explicit vectors) and `group`
-// (GPUs: work-groups over local memory).
+// (GPUs: work-groups over local memory). AUTO: group on a GPU, and on any other device but a CPU whose local
+// memory is no plain memory; row where disable_caps takes CLINFER_CAP_LOCAL_MEMORY away.
 typedef enum clinfer_kernel_set { CLINFER_SET_AUTO, CLINFER_SET_ROW, CLINFER_SET_GROUP } clinfer_kernel_set;
 
 // AUTO and F32: f32 arithmetic whatever the storage types.
@@ -117,7 +118,7 @@ struct clinfer_device_info {
     char type[16];          // "cpu", "gpu", "accelerator" or "other"
     unsigned caps;          // clinfer_cap bits
     clinfer_kernel_set set; // the set that AUTO takes here
-    unsigned compute_units;
+    unsigned compute_units, max_work_group;
     uint64_t local_bytes, max_alloc, global_bytes;
 };
 CLINFER_API void clinfer_ctx_device_info(const clinfer_ctx *ctx, struct clinfer_device_info *info);

@@ -13,7 +13,7 @@ static inline void rotate_query(__global const ELEM(Q_T) *from, __global ELEM(OU
     for (int v = 0; v < VECTORS(ROPE_PAIRS); v++) {
         float16 re, im;
         FORMAT(Q_T, load_pairs)(from + 32 * v, PAIRS_AT(v), &re, &im);
-        rotate16(r->cosine[v], r->sine[v], &re, &im);
+        rotate_lanes(r->cosine[v], r->sine[v], &re, &im);
         FORMAT(OUT_T, store_pairs)(to + 32 * v, PAIRS_AT(v), FORMAT(Q_T, round)(re), FORMAT(Q_T, round)(im));
     }
 }

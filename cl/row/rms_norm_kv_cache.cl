@@ -33,7 +33,7 @@ static inline void normalise(float16 *x, const float16 *weight, float epsilon)
 #pragma unroll 16
     for (int v = 0; v < NORM_VECTORS; v++)
         sum[v % 2] = fma(x[v], x[v], sum[v % 2]);
-    const float r = inverse_rms(sum16(sum[0] + sum[1]), NORM_SIZE, epsilon);
+    const float r = inverse_rms(lane_sum(sum[0] + sum[1]), NORM_SIZE, epsilon);
 #pragma unroll 16
     for (int v = 0; v < NORM_VECTORS; v++)
         x[v] = (CAST_FIRST ? FORMAT(GAMMA_T, round)(x[v] * r) : x[v] * r) * weight[v];

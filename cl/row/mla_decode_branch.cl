@@ -99,7 +99,7 @@ __kernel void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const
     for (int v = 0; v < VECTORS(ROPE_PAIRS); v++) {
         float16 re, im;
         FORMAT(Q_T, load_pairs)(from + NOPE + 32 * v, PAIRS_AT(v), &re, &im);
-        rotate16(r.cosine[v], r.sine[v], &re, &im);
+        rotate_lanes(r.cosine[v], r.sine[v], &re, &im);
         f32_store_pairs(to + LATENT + 32 * v, PAIRS_AT(v), FORMAT(Q_T, round)(re) * score_scale,
                         FORMAT(Q_T, round)(im) * score_scale);
     }
@@ -196,10 +196,10 @@ static inline void softmax_tile(float16 *s, uint seen, float16 *top, float16 *to
         }
         // Where no key was seen yet the top is -inf; 0 in its place keeps -inf - -inf out.
         const float16 shift = select(m, (float16) 0.0f, m == -INFINITY);
-        fade[v] = exp2_16(top[v] - shift);
+        fade[v] = exp2_lanes(top[v] - shift);
         float16 l = total[v] * fade[v];
         for (int i = 0; i < TILE; i++) {
-            const float16 p = exp2_16(s[i * HEAD_VECTORS + v] - shift);
+            const float16 p = exp2_lanes(s[i * HEAD_VECTORS + v] - shift);
             s[i * HEAD_VECTORS + v] = p;
             l += p;
         }
