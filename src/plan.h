@@ -43,6 +43,9 @@ size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size);
 // elements of a row, and of an MLA row, which stands beside a tile of keys.
 enum { CLF_MAX_ROW = 1 << 17, CLF_MAX_MLA_ROW = 1 << 14 };
 clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t size, int64_t most);
+// The group set keeps them in local memory: what a work-group of `kernel` takes of it, against what the
+// device has.
+clinfer_status clf_check_local(struct clf_plan *plan, const char *kernel, uint64_t bytes);
 
 // ceil(n / size)
 static inline int64_t clf_blocks(int64_t n, int64_t size)
