@@ -166,10 +166,16 @@ static void run_op(struct session *s, const struct op_desc *op)
         clinfer_kernel_set set;
         const char *name;
     } sets[] = { { CLINFER_SET_ROW, "row" }, { CLINFER_SET_GROUP, "group" } };
+    int cases = 0;
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         struct variant v = { .session = s, .op = op, .set = sets[i].set, .name = sets[i].name };
         if (!s->options->set || s->options->set == v.set)
             run_variant(&v);
+        cases += v.cases;
+    }
+    if (!cases && !s->options->filter) {
+        cli_error("%s has no cases", op->name);
+        s->wrong++;
     }
 }
 

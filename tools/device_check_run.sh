@@ -44,10 +44,10 @@ trap 'exit 1' INT TERM HUP
 export HOME="$scratch/home" XDG_CACHE_HOME="$scratch/home" XDG_CONFIG_HOME="$scratch/home" XDG_DATA_HOME="$scratch/home"
 export XDG_RUNTIME_DIR="$scratch/tmp" TMPDIR="$scratch/tmp" TMP="$scratch/tmp" TEMP="$scratch/tmp"
 export POCL_CACHE_DIR="$scratch/pocl" CUDA_CACHE_PATH="$scratch/home" NEO_CACHE_DIR="$scratch/home" MESA_SHADER_CACHE_DIR="$scratch/home"
-export CLINFER_CACHE_DIR= CLINFER_LOG=error CLINFER_TEST_DATA="$here/cases" CLINFER_CL_SRC="$here/cl"
+export CLINFER_CACHE_DIR='' CLINFER_LOG=error CLINFER_TEST_DATA="$here/cases" CLINFER_CL_SRC="$here/cl"
 unset CLINFER_DEVICE CLINFER_CL_DIR LD_PRELOAD OPENCL_LAYERS
 export PATH="${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin" # some drivers call a linker
-ulimit -c 0 2>/dev/null
+ulimit -c 0 2>/dev/null # shells without it have no core files to speak of
 cd "$scratch" || exit 1
 
 # PoCL asks hwloc, which looks in /sys; where there is none it is told: the processors, and 4 GiB of memory.
@@ -116,8 +116,9 @@ with_driver() (
     seconds=$1 program=$2
     shift 2
     libraries=$here/lib
+    group=--foreground # an interrupt from the terminal reaches it
     case $program in
-    test_*) libraries=$libraries:$here/testlib ;;
+    test_*) libraries=$libraries:$here/testlib group= ;; # it has children, which are to end with it
     esac
     if $ours; then
         libraries=$libraries:$here/pocl/lib/here
@@ -126,10 +127,10 @@ with_driver() (
     fi
     if $native && ! $ours; then
         export LD_LIBRARY_PATH="$libraries${theirs:+:$theirs}"
-        own timeout -k 3 "$seconds" "$here/bin/$program" "$@"
+        own timeout $group -k 3 "$seconds" "$here/bin/$program" "$@"
     else
         unset LD_LIBRARY_PATH
-        own timeout -k 3 "$seconds" "$ld" --library-path "$libraries:$here/libc${theirs:+:$theirs}:/usr/lib64:/lib64" "$here/bin/$program" "$@"
+        own timeout $group -k 3 "$seconds" "$ld" --library-path "$libraries:$here/libc${theirs:+:$theirs}:/usr/lib64:/lib64" "$here/bin/$program" "$@"
     fi
 )
 
@@ -167,7 +168,7 @@ run_quick() {
 run_all() {
     read -r ops <"$here/ops"
     weights=0
-    for op in $ops; do weights=$((weights + 4)); done
+    for op in $ops; do weights=$((weights + 5)); done
     weights=$((weights + 2))
     for op in $ops; do
         step "check-$op" 3 jsonl clinfer check "$op" --json --device "$device"
@@ -184,7 +185,7 @@ run_all() {
     done
     unset CLINFER_DEVICE
     for op in $ops; do
-        step "bench-$op" 1 jsonl clinfer bench "$op" --json --device "$device"
+        step "bench-$op" 2 jsonl clinfer bench "$op" --json --device "$device"
     done
 }
 
