@@ -125,6 +125,8 @@ static clinfer_ctx *new_ctx(const struct clinfer_ctx_params *p)
     ctx->log_level = p->log_level ? p->log_level : log_level_from_env();
     ctx->profile = p->profile;
     ctx->profile_priv = p->profile_priv;
+    ctx->inspect = p->inspect;
+    ctx->inspect_priv = p->inspect_priv;
     open_cache(ctx, p);
     return ctx;
 }

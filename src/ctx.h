@@ -51,6 +51,8 @@ struct clinfer_ctx {
     clinfer_log_level log_level;
     void (*profile)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
     void *profile_priv;
+    void (*inspect)(void *priv, const struct clinfer_program_text *program);
+    void *inspect_priv;
 };
 
 // log.c

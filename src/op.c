@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one path of every call: plan, views, queue, programs, workspace, then enqueue.c.
 #include "call.h"
+#include "inspect.h"
 #include "program.h"
 #include <stdio.h>
 
@@ -103,6 +104,8 @@ clinfer_status clf_compile(clinfer_ctx *ctx, const struct clf_op *op, const void
     clinfer_status st = clf_plan(&plan, op, params, &ctx->caps, CLF_COMPILE);
     if (st)
         return clf_error(ctx, st, plan.error);
+    if (ctx->inspect)
+        return clf_inspect(ctx, &plan);
     pthread_mutex_lock(&ctx->lock);
     for (int i = 0; !st && i < plan.num_launches; i++)
         st = clf_program_kernel(ctx, &plan.launch[i], op->name, &kernel);

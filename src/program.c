@@ -10,7 +10,7 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a && b && !strcmp(a, b));
 }
 
-static bool same_spec(const struct clf_spec *a, const struct clf_spec *b)
+bool clf_same_spec(const struct clf_spec *a, const struct clf_spec *b)
 {
     if (a->set != b->set || a->arith != b->arith || a->num_defs != b->num_defs ||
         !same_text(a->source, b->source))
@@ -26,7 +26,7 @@ static bool same_spec(const struct clf_spec *a, const struct clf_spec *b)
 static struct clf_program *entry_of(clinfer_ctx *ctx, const struct clf_spec *spec)
 {
     for (struct clf_program *p = ctx->programs; p; p = p->next)
-        if (same_spec(&p->spec, spec))
+        if (clf_same_spec(&p->spec, spec))
             return p;
     struct clf_program *p = calloc(1, sizeof *p);
     if (p) {

@@ -14,7 +14,7 @@ static int std_of(const struct clf_spec *spec)
     return 12;
 }
 
-static char *options_of(const struct clf_spec *spec)
+char *clf_program_options(const struct clf_spec *spec)
 {
     char *text = NULL;
     size_t size = 0;
@@ -40,7 +40,7 @@ static char *options_of(const struct clf_spec *spec)
 
 char *clf_program_key(const clinfer_ctx *ctx, const struct clf_spec *spec, const struct clf_source *source)
 {
-    char *text = NULL, *options = options_of(spec);
+    char *text = NULL, *options = clf_program_options(spec);
     size_t size = 0;
     FILE *f = options ? open_memstream(&text, &size) : NULL;
     if (f) {
@@ -120,7 +120,7 @@ clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec,
                                  const struct clf_source *source, const char *op, bool from_source,
                                  struct clf_built *built)
 {
-    char *key = clf_program_key(ctx, spec, source), *options = options_of(spec);
+    char *key = clf_program_key(ctx, spec, source), *options = clf_program_options(spec);
     clinfer_status st = CLINFER_OK;
     struct clf_blob blob;
     if (!key || !options) {

@@ -35,5 +35,8 @@ struct clf_built {
 clinfer_status clf_program_build(clinfer_ctx *ctx, const struct clf_spec *spec,
                                  const struct clf_source *source, const char *op, bool from_source,
                                  struct clf_built *built);
+bool clf_same_spec(const struct clf_spec *a, const struct clf_spec *b);
+// What the spec gives clBuildProgram; malloc'd, NULL without memory.
+char *clf_program_options(const struct clf_spec *spec);
 // The key of a spec as text; malloc'd.
 char *clf_program_key(const clinfer_ctx *ctx, const struct clf_spec *spec, const struct clf_source *source);

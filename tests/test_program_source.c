@@ -197,3 +197,106 @@ Test(program_source, folder_of_kernels)
     setenv("CLINFER_CL_DIR", "", 1);
     cr_assert_eq(compile_from(NULL, error, &log), CLINFER_OK, "%s", error);
 }
+
+struct seen {
+    struct clinfer_program_text text[4]; // source and options are copies
+    char kernels[256];                   // of all programs
+    int count;
+};
+
+static void note_program(void *priv, const struct clinfer_program_text *p)
+{
+    struct seen *s = priv;
+    cr_assert_lt(s->count, 4);
+    struct clinfer_program_text *to = &s->text[s->count++];
+    *to = *p;
+    to->source = strdup(p->source);
+    to->options = strdup(p->options);
+    cr_assert(to->source && to->options);
+    cr_assert_eq(strlen(p->source), p->source_size);
+    for (int i = 0; i < p->num_kernels; i++) {
+        const size_t n = strlen(s->kernels);
+        snprintf(s->kernels + n, sizeof s->kernels - n, "%s ", p->kernels[i]);
+    }
+}
+
+// What `_compile` of an op shows, without a build.
+static clinfer_status inspect(const char *op, const char *cl_dir, struct seen *s)
+{
+    struct rig r;
+    struct clinfer_ctx_stats stats;
+    clinfer_ctx *ctx;
+    *s = (struct seen){ .count = 0 };
+    cr_assert_eq(clinfer_ctx_create(&ctx, clinfer_ctx_params(.kernel_set = CLINFER_SET_ROW, .cl_dir = cl_dir,
+                                                             .cache_dir = "", .inspect = note_program,
+                                                             .inspect_priv = s)),
+                 CLINFER_OK);
+    rig_make(&r, op, NULL);
+    const clinfer_status st = r.op->compile(ctx, &r.params);
+    clinfer_ctx_stats(ctx, &stats);
+    cr_assert_eq(stats.programs + stats.compiled + stats.loaded, 0);
+    if (!st) { // the same context still runs calls
+        cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
+        clinfer_ctx_stats(ctx, &stats);
+        cr_assert_eq((int) stats.compiled, s->count, "a call compiles what was shown");
+    }
+    rig_free(&r);
+    clinfer_ctx_destroy(&ctx);
+    return st;
+}
+
+static void forget(struct seen *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        free((char *) s->text[i].source);
+        free((char *) s->text[i].options);
+    }
+}
+
+// The text is all that a build takes.
+static void build_text(const struct clinfer_program_text *text, const char *kernel)
+{
+    clinfer_ctx *ctx;
+    cl_int err;
+    cr_assert_eq(clinfer_ctx_create(&ctx, clinfer_ctx_params(.cache_dir = "")), CLINFER_OK);
+    const cl_device_id device = clinfer_ctx_device(ctx);
+    const char *source = text->source;
+    const cl_program program =
+        clCreateProgramWithSource(clinfer_ctx_cl_context(ctx), 1, &source, &text->source_size, &err);
+    cr_assert_eq(err, CL_SUCCESS);
+    cr_assert_eq(clBuildProgram(program, 1, &device, text->options, NULL, NULL), CL_SUCCESS);
+    const cl_kernel k = clCreateKernel(program, kernel, &err);
+    cr_assert_eq(err, CL_SUCCESS);
+    cr_assert_eq(clReleaseKernel(k), CL_SUCCESS);
+    cr_assert_eq(clReleaseProgram(program), CL_SUCCESS);
+    clinfer_ctx_destroy(&ctx);
+}
+
+Test(program_source, inspect)
+{
+    struct seen s;
+    cr_assert_eq(inspect("rms_norm_kv_cache", NULL, &s), CLINFER_OK);
+    cr_assert_eq(s.count, 1);
+    cr_expect_str_eq(s.text[0].op, "rms_norm_kv_cache");
+    cr_expect_str_eq(s.text[0].name, "rms_norm_kv_cache");
+    cr_expect_eq(s.text[0].set, CLINFER_SET_ROW);
+    cr_expect_str_eq(s.kernels, "rms_norm_kv_cache ");
+    cr_expect_null(strstr(s.text[0].source, "#include"));
+    cr_expect_not_null(strstr(s.text[0].options, " -DGAMMA_T=f32"));
+    build_text(&s.text[0], "rms_norm_kv_cache");
+    forget(&s);
+
+    // Launches that share a program show it once.
+    cr_assert_eq(inspect("mla_decode_branch", NULL, &s), CLINFER_OK);
+    cr_expect_str_eq(s.kernels, "mla_cache_rows mla_queries mla_attention mla_combine matmul matmul ");
+    cr_expect_eq(s.count, 3);
+    forget(&s);
+
+    const char *dir = copy_kernels();
+    char gone[256];
+    snprintf(gone, sizeof gone, "%s/row/matmul.cl", dir);
+    cr_assert_eq(remove(gone), 0);
+    cr_expect_eq(inspect("mla_decode_branch", dir, &s), CLINFER_ERR_FILE);
+    cr_expect_eq(s.count, 1, "what comes before the error is shown");
+    forget(&s);
+}

@@ -91,6 +91,10 @@ static bool parse_option(struct scan *s, struct cli_options *o)
         o->filter = value;
         return true;
     }
+    if (takes & CLI_CASE && (value = value_of(s, "--case", &missing)) != NULL) {
+        o->test_case = value;
+        return true;
+    }
     if (takes & CLI_VARIANT && (value = value_of(s, "--set", &missing)) != NULL)
         return set_variant(o, "--set", value);
     if (takes & CLI_VARIANT && (value = value_of(s, "--arith", &missing)) != NULL)

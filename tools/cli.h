@@ -20,6 +20,7 @@ enum {
     CLI_OUT = 4,     // -o OUT
     CLI_VARIANT = 8, // --set row|group, --arith f32|bf16
     CLI_FILTER = 16, // --filter TEXT
+    CLI_CASE = 32,   // --case NAME
 };
 
 struct cli_command {
@@ -30,7 +31,7 @@ struct cli_command {
 
 struct cli_options {
     bool json;
-    const char *device, *out, *filter; // NULL: not given
+    const char *device, *out, *filter, *test_case; // NULL: not given
     clinfer_kernel_set set;
     clinfer_arith arith;
     const char *operands[CLI_MAX_OPERANDS];
@@ -61,8 +62,10 @@ int cli_finish(int status);
 
 // argv[0] is the command's name; each returns the exit status.
 int cmd_bench(int argc, char **argv);
+int cmd_check(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
+int cmd_dump(int argc, char **argv);
 
 #endif

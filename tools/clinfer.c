@@ -11,7 +11,9 @@ static const struct {
 } commands[] = {
     { "info", cmd_info, "the devices, and what the engine makes of them" },
     { "run", cmd_run, "run a case file and compare with what it expects" },
+    { "check", cmd_check, "every op in every kernel set against the reference" },
     { "bench", cmd_bench, "time the ops against what the device can do" },
+    { "dump", cmd_dump, "source and options of an op's programs, for a bug report" },
     { "cache", cmd_cache, "list, verify, clear or fill the folder of compiled programs" },
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

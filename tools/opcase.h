@@ -95,6 +95,8 @@ struct op_case {
 // Reads a case file and refuses whatever the host can see to be wrong, so that running it, on the
 // reference too, stays inside its tensors. False: `error` says why, and *c is empty.
 bool op_case_load(const char *path, struct op_case *c, char *error, size_t error_size);
+// The same of a call whose `file` is filled and all else zero; messages call it `name`.
+bool op_case_take(const char *name, struct op_case *c, char *error, size_t error_size);
 void op_case_free(struct op_case *c);
 // Outputs to zero, tensors changed in place to what the file holds.
 void op_case_reset(struct op_case *c);

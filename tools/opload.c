@@ -265,22 +265,25 @@ static bool load_op(struct op_load *load)
     return load_cache(load) && op->check(load) && op_check_contents(load);
 }
 
-bool op_case_load(const char *path, struct op_case *c, char *error, size_t error_size)
+bool op_case_take(const char *name, struct op_case *c, char *error, size_t error_size)
 {
     struct op_load load = { 0 };
-    memset(c, 0, sizeof *c);
-    load.path = path;
+    load.path = name;
     load.c = c;
     load.error = error;
     load.error_size = error_size;
     for (int i = 0; i < 128; i++)
         load.axis[i] = -1;
-    if (!st_read(path, &c->file, error, error_size))
-        return false;
-    const char *name = st_meta_get(&c->file, "op");
-    bool ok = name ? (c->op = op_find(name)) != NULL || op_load_fail(&load, "no op is called \"%s\"", name)
-                   : op_load_fail(&load, "metadata op is missing");
+    const char *op = st_meta_get(&c->file, "op");
+    bool ok = op ? (c->op = op_find(op)) != NULL || op_load_fail(&load, "no op is called \"%s\"", op)
+                 : op_load_fail(&load, "metadata op is missing");
     if (!(ok = ok && load_op(&load)))
         op_case_free(c);
     return ok;
+}
+
+bool op_case_load(const char *path, struct op_case *c, char *error, size_t error_size)
+{
+    memset(c, 0, sizeof *c);
+    return st_read(path, &c->file, error, error_size) && op_case_take(path, c, error, error_size);
 }

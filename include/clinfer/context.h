@@ -43,6 +43,18 @@ typedef enum clinfer_cap {
 
 typedef struct clinfer_ctx clinfer_ctx;
 
+// A program as a driver gets it: clCreateProgramWithSource(source), then clBuildProgram(options).
+struct clinfer_program_text {
+    const char *op;         // "mla_decode_branch"
+    const char *name;       // of its kernel file: "matmul"
+    clinfer_kernel_set set; // ROW or GROUP
+    const char *source;     // with all that it includes; terminated
+    size_t source_size;
+    const char *options;
+    const char *const *kernels; // those that the call launches, in the order of its launches
+    int num_kernels;
+};
+
 // Zero means the default in every field; a zeroed struct takes the device that CLINFER_DEVICE names,
 // else the first one.
 //
@@ -78,6 +90,12 @@ struct clinfer_ctx_params {
     // after destroy: profile_priv has to outlive the work of the queues.
     void (*profile)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
     void *profile_priv;
+
+    // In a context with this, the `_compile` of an operation builds nothing: it calls back, from its own
+    // thread, once for each program that it would have built. The texts are valid during the call, which must
+    // not call back into the context. For bug reports to a driver's authors, and for offline compilers.
+    void (*inspect)(void *priv, const struct clinfer_program_text *program);
+    void *inspect_priv;
 
     char *error; // where create writes why it failed; may be NULL
     size_t error_size;

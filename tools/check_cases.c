@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of what `clinfer check` calls. A row is one set of compiled programs; what costs no compile
+// (page sizes, lengths, layers, strides) varies in its batches. New operations add rows.
+#include "check.h"
+
+#include <stdio.h>
+
+#define COUNT(a) (int) (sizeof(a) / sizeof((a)[0]))
+
+// A request that starts in the middle of a page and crosses two edges, an empty one, one that decodes, one
+// without a past; padding rows. MLA: the contexts of `long` take several tiles of keys and several splits.
+static const struct synth_batch ragged = {
+    "ragged", 4, 2, 1, 2, 4, { { 3, 6 }, { 5, 0 }, { 9, 1 }, { 0, 5 } }, true
+};
+static const struct synth_batch one = { "one", 16, 1, 0, 0, 1, { { 17, 1 } }, false };
+static const struct synth_batch two = { "two", 1, 3, 2, 0, 2, { { 1, 1 }, { 4, 1 } }, true };
+static const struct synth_batch odd = { "pages3", 3, 1, 0, 0, 3, { { 2, 1 }, { 3, 4 }, { 0, 2 } }, false };
+static const struct synth_batch far = { "long", 16, 1, 0, 1, 3, { { 130, 2 }, { 31, 1 }, { 64, 1 } }, true };
+
+static const struct synth_batch *const rows[] = { &ragged, &one, &two, &odd, NULL };
+static const struct synth_batch *const many[] = { &ragged, &far, NULL };
+static const struct synth_batch *const few[] = { &ragged, &one, &two, &far, NULL };
+
+// Types of a cache. g: elements a scale, G: scales a head.
+#define F32          "kv_blocks=F32 "
+#define F16          "kv_blocks=F16 "
+#define BF16         "kv_blocks=BF16 "
+#define F8           "kv_blocks=F8_E4M3 "
+#define SCALED(g, G) "kv_blocks=F8_E4M3 kv_scales=F32 kv_scale_granularity=" #g " G=" #G " "
+
+// q and the table of angles.
+#define ROPE(q, freqs)        "p=2 q_proj=" #q " freqs_cis=" #freqs " "
+#define HEADS(h, k, q, d)     "H=" #h " K=" #k " Q=" #q " D=" #d " "
+#define ROTATE(r, neighbours) "R=" #r " interleaved=" #neighbours " "
+
+#define NORM(t, k, d, n) "p=2 gamma=" #t " K=" #k " D=" #d " g=" #n " "
+#define FLAGS(heads, first, w, e)                                                                            \
+    "per_head_norm=" #heads " multiply_before_cast=" #first " weight_offset=" #w " epsilon=" #e
+
+#define STORE(q, out, in, gamma, freqs)                                                                      \
+    "p=1 K=1 epsilon=1e-6 q_rope=" #q " out_rope_dtype=" #out " kv_input=" #in " gamma=" #gamma              \
+    " freqs_cis=" #freqs " "
+#define LATENT(h, c, r, d) "H=" #h " C=" #c " R=" #r " D=" #d " "
+
+#define DECODE(q, gamma, freqs) "p=1 K=1 epsilon=1e-6 q=" #q " kv_norm_gamma=" #gamma " freqs_cis=" #freqs " "
+// Few shapes, so that the projections share their programs. X is N + R.
+#define SMALL(h)   "H=" #h " C=64 R=16 D=80 N=32 X=48 V=32 scale=0.15 "
+#define WEIGHTS(t) "w_uk=" #t " w_uv=" #t " "
+#define QUANTISED(i, j, k, l)                                                                                \
+    "w_uk=F8_E4M3 w_uv=F8_E4M3 w_uk_scale=F32 w_uv_scale=F32 m_scale_granularity=1 i=" #i " j=" #j " k=" #k  \
+    " l=" #l " "
+#define BLOCKS(n, k)    "n_scale_granularity=" #n " k_scale_granularity=" #k " "
+#define WINDOW(mask, w) "mask=" #mask " local_window_size=" #w
+
+static const struct {
+    struct synth call;
+    const struct synth_batch *const *batches;
+    bool in_place;
+} table[] = {
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "fused_qk_rope", name, text }, rows, false                                                         \
+    }
+#define IN_PLACE(name, text)                                                                                 \
+    {                                                                                                        \
+        { "fused_qk_rope", name, text }, rows, true                                                          \
+    }
+    ROW("pairs-f32", HEADS(4, 2, 64, 64) ROPE(F32, F32) F32 ROTATE(64, 1)),
+    ROW("halves-bf16", HEADS(9, 3, 64, 64) ROPE(BF16, F32) BF16 ROTATE(64, 0)),
+    ROW("pairs-f16", HEADS(5, 1, 64, 64) ROPE(F16, F16) F16 ROTATE(64, 1)),
+    ROW("halves-f16-bf16freqs-f32", HEADS(16, 4, 64, 64) ROPE(F16, BF16) F32 ROTATE(64, 0)),
+    ROW("pairs-f32-f16freqs-bf16", HEADS(3, 1, 96, 96) ROPE(F32, F16) BF16 ROTATE(96, 1)),
+    ROW("halves-f32-f16", HEADS(1, 1, 64, 64) ROPE(F32, F32) F16 ROTATE(64, 0)),
+    ROW("pairs-bf16-f8", HEADS(16, 4, 128, 128) ROPE(BF16, BF16) F8 ROTATE(128, 1)),
+    ROW("halves-f32-f8", HEADS(3, 3, 64, 64) ROPE(F32, F32) F8 ROTATE(64, 0)),
+    ROW("halves-bf16-scaled", HEADS(6, 2, 64, 64) ROPE(BF16, F32) SCALED(32, 2) ROTATE(64, 0)),
+    ROW("pairs-f32-scaled-tail", HEADS(5, 5, 80, 80) ROPE(F32, F32) SCALED(24, 4) ROTATE(32, 1)),
+    ROW("halves-f16-scaled-tail", HEADS(2, 2, 80, 80) ROPE(F16, F16) SCALED(24, 4) ROTATE(32, 0)),
+    ROW("pairs-bf16-scaled-whole", HEADS(4, 1, 64, 64) ROPE(BF16, F32) SCALED(64, 1) ROTATE(64, 1)),
+    ROW("halves-partial", HEADS(4, 2, 128, 128) ROPE(F16, F32) F16 ROTATE(64, 0)),
+    ROW("pairs-partial", HEADS(4, 2, 128, 128) ROPE(BF16, F32) BF16 ROTATE(32, 1)),
+    ROW("pairs-mla-widths", HEADS(16, 1, 192, 576) ROPE(BF16, F32) BF16 ROTATE(64, 1)),
+    ROW("halves-odd", HEADS(3, 1, 20, 20) ROPE(F32, F32) F32 ROTATE(6, 0)),
+    ROW("pairs-odd", HEADS(3, 1, 13, 27) ROPE(BF16, BF16) BF16 ROTATE(10, 1)),
+    ROW("halves-ids", HEADS(4, 2, 64, 64) ROPE(BF16, F32) BF16 ROTATE(64, 0) "position_ids=U32 n=1"),
+    ROW("pairs-ids", HEADS(4, 2, 64, 64) ROPE(F32, F32) F8 ROTATE(64, 1) "position_ids=U32 n=1"),
+    ROW("halves-mrope", HEADS(8, 2, 128, 128) ROPE(BF16, F32)
+                            BF16 ROTATE(128, 0) "position_ids=U32 n=3 mrope_section=32,80,128"),
+    ROW("pairs-mrope", HEADS(2, 2, 64, 64) ROPE(F32, F16) SCALED(16, 4)
+                           ROTATE(64, 1) "position_ids=U32 n=2 mrope_section=20,40"),
+    ROW("halves-40-heads", HEADS(40, 8, 128, 128) ROPE(BF16, F32) BF16 ROTATE(128, 0)),
+    ROW("pairs-128-heads", HEADS(128, 1, 64, 64) ROPE(F16, F32) F16 ROTATE(64, 1)),
+    IN_PLACE("pairs-in-place", HEADS(9, 3, 64, 64) ROPE(BF16, F32) BF16 ROTATE(64, 1)),
+    IN_PLACE("halves-in-place", HEADS(4, 2, 256, 256) ROPE(F32, F32) F32 ROTATE(256, 0)),
+#undef ROW
+#undef IN_PLACE
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "rms_norm_kv_cache", name, text }, rows, false                                                     \
+    }
+    ROW("f32", NORM(F32, 2, 64, 64) F32 FLAGS(1, 1, 0, 1e-6)),
+    ROW("bf16", NORM(BF16, 8, 128, 128) BF16 FLAGS(1, 1, 0, 1e-6)),
+    ROW("f16", NORM(F16, 3, 64, 64) F16 FLAGS(1, 1, 0, 1e-5)),
+    ROW("bf16-f32", NORM(BF16, 5, 64, 64) F32 FLAGS(1, 1, 0, 1e-6)),
+    ROW("f32-bf16", NORM(F32, 1, 64, 64) BF16 FLAGS(1, 1, 1, 1e-6)),
+    ROW("f32-f16", NORM(F32, 9, 32, 32) F16 FLAGS(1, 1, 0, 1e-6)),
+    ROW("f16-f8", NORM(F16, 2, 64, 64) F8 FLAGS(1, 1, 0, 1e-6)),
+    ROW("bf16-f8", NORM(BF16, 2, 128, 128) F8 FLAGS(1, 1, 0, 1e-6)),
+    ROW("bf16-scaled", NORM(BF16, 2, 64, 64) SCALED(32, 2) FLAGS(1, 1, 0, 1e-6)),
+    ROW("f32-scaled-tail", NORM(F32, 3, 80, 80) SCALED(24, 4) FLAGS(1, 1, 0, 1e-6)),
+    ROW("short", NORM(BF16, 2, 64, 40) BF16 FLAGS(1, 1, 0, 1e-6)),
+    ROW("short-scaled", NORM(F32, 2, 80, 40) SCALED(24, 4) FLAGS(1, 1, 0, 1e-6)),
+    ROW("cast-first-bf16", NORM(BF16, 2, 64, 64) BF16 FLAGS(1, 0, 1, 1e-6)),
+    ROW("cast-first-f16-f32", NORM(F16, 4, 64, 64) F32 FLAGS(1, 0, 0.5, 1e-6)),
+    ROW("cast-first-scaled", NORM(BF16, 1, 64, 64) SCALED(16, 4) FLAGS(1, 0, 1, 1e-6)),
+    ROW("odd", NORM(F32, 3, 13, 13) F32 FLAGS(1, 1, 0, 0)),
+    ROW("odd-bf16", NORM(BF16, 1, 27, 26) BF16 FLAGS(1, 1, 0, 1e-6)),
+    ROW("wide", NORM(BF16, 1, 576, 576) BF16 FLAGS(1, 1, 0, 1e-6)),
+    ROW("row-f32", NORM(F32, 4, 64, 256) F32 FLAGS(0, 1, 0, 1e-6)),
+    ROW("row-bf16", NORM(BF16, 8, 128, 1024) BF16 FLAGS(0, 1, 0, 1e-6)),
+    ROW("row-prefix-f16", NORM(F16, 5, 40, 130) F16 FLAGS(0, 1, 0, 1e-6)),
+    ROW("row-f8", NORM(BF16, 16, 64, 1024) F8 FLAGS(0, 1, 0, 1e-6)),
+    ROW("row-scaled-tail", NORM(F32, 3, 80, 170) SCALED(24, 4) FLAGS(0, 1, 0, 1e-6)),
+    ROW("row-cast-first", NORM(BF16, 9, 32, 288) F32 FLAGS(0, 0, 1, 1e-6)),
+    ROW("row-40-heads", NORM(BF16, 40, 64, 2560) BF16 FLAGS(0, 1, 0, 1e-6)),
+#undef ROW
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "mla_fused_rope_rmsnorm", name, text }, rows, false                                                \
+    }
+#define IN_PLACE(name, text)                                                                                 \
+    {                                                                                                        \
+        { "mla_fused_rope_rmsnorm", name, text }, rows, true                                                 \
+    }
+    ROW("f32", LATENT(4, 64, 16, 80) STORE(F32, F32, F32, F32, F32) F32),
+    ROW("bf16", LATENT(16, 512, 64, 576) STORE(BF16, BF16, BF16, BF16, F32) BF16),
+    ROW("f16", LATENT(5, 64, 16, 80) STORE(F16, F16, F16, F16, F16) F16),
+    ROW("bf16-f8", LATENT(3, 64, 16, 80) STORE(BF16, F8_E4M3, BF16, BF16, BF16) F8),
+    ROW("f32-f8", LATENT(9, 64, 16, 80) STORE(F32, F8_E4M3, F32, F32, F32) F8),
+    ROW("bf16-scaled", LATENT(16, 512, 64, 576) STORE(BF16, BF16, BF16, BF16, F32) SCALED(64, 9)),
+    ROW("f32-scaled-tail", LATENT(1, 64, 16, 80) STORE(F32, F32, F32, F32, F32) SCALED(24, 4)),
+    ROW("f16-scaled-whole", LATENT(2, 48, 16, 64) STORE(F16, F16, F16, F32, F32) SCALED(64, 1)),
+    ROW("f32-to-bf16", LATENT(4, 64, 16, 80) STORE(F32, BF16, F32, BF16, F32) BF16),
+    ROW("bf16-to-f32", LATENT(4, 64, 16, 80) STORE(BF16, F32, BF16, F32, F32) F32),
+    ROW("f16-to-bf16", LATENT(4, 64, 16, 80) STORE(F16, BF16, F16, BF16, F32) BF16),
+    ROW("bf16-to-f16", LATENT(4, 64, 16, 80) STORE(BF16, F16, BF16, F16, BF16) F16),
+    ROW("f16-q-f32-rows", LATENT(4, 64, 16, 80) STORE(F16, F8_E4M3, F32, F16, F32) F16),
+    ROW("no-rope", LATENT(2, 64, 0, 64) STORE(BF16, BF16, BF16, BF16, F32) BF16),
+    ROW("odd", LATENT(3, 13, 6, 19) STORE(F32, F32, F32, F32, F32) F32),
+    ROW("odd-scaled", LATENT(3, 33, 10, 43) STORE(BF16, BF16, BF16, BF16, F32) SCALED(8, 6)),
+    ROW("40-heads", LATENT(40, 128, 32, 160) STORE(BF16, BF16, BF16, BF16, F32) BF16),
+    ROW("128-heads", LATENT(128, 64, 64, 128) STORE(BF16, F8_E4M3, BF16, BF16, F32) F8),
+    IN_PLACE("in-place", LATENT(9, 64, 16, 80) STORE(BF16, BF16, BF16, BF16, F32) BF16),
+#undef ROW
+#undef IN_PLACE
+
+#define ROW(name, batches, text)                                                                             \
+    {                                                                                                        \
+        { "mla_decode_branch", name, text }, batches, false                                                  \
+    }
+    ROW("f32", few, SMALL(4) DECODE(F32, F32, F32) F32 WEIGHTS(F32)),
+    ROW("bf16", few, SMALL(16) DECODE(BF16, BF16, F32) BF16 WEIGHTS(BF16)),
+    ROW("f16", many, SMALL(5) DECODE(F16, F16, F16) F16 WEIGHTS(F16)),
+    ROW("bf16-f8", many, SMALL(3) DECODE(BF16, BF16, BF16) F8 WEIGHTS(BF16)),
+    ROW("bf16-scaled", many, SMALL(9) DECODE(BF16, BF16, F32) SCALED(16, 5) WEIGHTS(BF16)),
+    ROW("bf16-scaled-tail", many, SMALL(1) DECODE(BF16, F32, F32) SCALED(24, 4) WEIGHTS(BF16)),
+    ROW("f8-weights", few, SMALL(16) DECODE(BF16, BF16, F32) F8 QUANTISED(4, 2, 2, 4) BLOCKS(16, 16)),
+    ROW("f8-weights-tail", many, SMALL(3) DECODE(F32, F32, F32) F32 QUANTISED(3, 2, 2, 3) BLOCKS(24, 24)),
+    ROW("f32-f16-weights", many, SMALL(4) DECODE(F32, BF16, F32) BF16 WEIGHTS(F16)),
+    ROW("causal-40", many, SMALL(40) DECODE(BF16, BF16, F32) BF16 WEIGHTS(BF16)),
+    ROW("causal-128", many, SMALL(128) DECODE(BF16, BF16, F32) BF16 WEIGHTS(BF16)),
+    ROW("all-keys", many, SMALL(9) DECODE(F32, F32, F32) F32 WEIGHTS(F32) "mask=null"),
+    ROW("chunked", many, SMALL(9) DECODE(F32, F32, F32) F32 WEIGHTS(F32) WINDOW(chunked, 7)),
+    ROW("chunked-causal", many,
+        SMALL(9) DECODE(BF16, BF16, F32) BF16 WEIGHTS(BF16) WINDOW(chunked_causal, 33)),
+    ROW("window", many, SMALL(9) DECODE(F32, F32, F32) F32 WEIGHTS(F32) WINDOW(sliding_window_causal, 40)),
+    ROW("alibi", many, SMALL(9) DECODE(F32, F32, F32) F32 WEIGHTS(F32) "score_mod=alibi"),
+    ROW("no-rope", many,
+        "H=4 C=64 R=0 D=64 N=32 X=32 V=32 scale=0.15 " DECODE(F32, F32, F32) F32 WEIGHTS(F32)),
+    ROW("no-nope", many,
+        "H=4 C=64 R=16 D=80 N=0 X=16 V=32 scale=0.15 " DECODE(F32, F32, F32) F32 WEIGHTS(F32)),
+    ROW("odd", many, "H=3 C=27 R=6 D=33 N=13 X=19 V=11 scale=0.2 " DECODE(F32, F32, F32) F32 WEIGHTS(F32)),
+    ROW("deepseek", many,
+        "H=16 C=512 R=64 D=576 N=128 X=192 V=128 scale=0.07 " DECODE(BF16, BF16, F32)
+            BF16 QUANTISED(4, 1, 1, 4) BLOCKS(128, 128)),
+#undef ROW
+};
+
+bool check_case_at(int index, struct check_case *c)
+{
+    for (int i = 0; i < COUNT(table); i++)
+        for (int k = 0; table[i].batches[k]; k++)
+            if (!index--) {
+                *c = (struct check_case){ &table[i].call, table[i].batches[k], table[i].in_place };
+                return true;
+            }
+    return false;
+}
+
+void check_case_name(const struct check_case *c, char name[CHECK_NAME_SIZE])
+{
+    (void) snprintf(name, CHECK_NAME_SIZE, "%s/%s", c->call->name, c->batch->name);
+}
