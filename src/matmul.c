@@ -2,8 +2,23 @@
 #include "matmul.h"
 #include "tune.h"
 
+void clf_push_matmul_y(struct clf_launch *l, const struct clf_plan *plan, const struct clf_matmul *m)
+{
+    if (m->y) {
+        clf_push_tensor(l, m->y, 3);
+        return;
+    }
+    clf_push_workspace(l, plan, m->y_workspace);
+    clf_push(l, (cl_ulong) m->y_stride[0]);
+    clf_push(l, (cl_ulong) m->y_stride[1]);
+}
+
 void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
 {
+    if (clf_matmul_by_clblast(plan, m)) {
+        clf_push_matmul_clblast(plan, m);
+        return;
+    }
     const struct clf_matmul_tiles tile = clf_tune_matmul(m->tokens);
     const bool fp8 = m->w->dtype == CLINFER_F8_E4M3;
     struct clf_launch *l = clf_launch_begin(plan, "matmul", "matmul", m->tokens);
@@ -24,13 +39,7 @@ void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
     clf_push(l, (cl_ulong) m->columns);
     clf_push_tensor(l, m->w, 3);
     clf_push_tensor(l, m->w_scale, 3);
-    if (m->y) {
-        clf_push_tensor(l, m->y, 3);
-    } else {
-        clf_push_workspace(l, plan, m->y_workspace);
-        clf_push(l, (cl_ulong) m->y_stride[0]);
-        clf_push(l, (cl_ulong) m->y_stride[1]);
-    }
+    clf_push_matmul_y(l, plan, m);
     clf_push_workspace(l, plan, m->valid);
     clf_push(l, m->alpha);
     clf_launch_grid(l, clf_blocks(m->rows, tile.item_rows), m->heads,

@@ -16,6 +16,9 @@ struct clf_matmul_tiles {
 };
 struct clf_matmul_tiles clf_tune_matmul(int64_t tokens);
 
+// Whether CLBlast takes a projection of that many tokens, as far as sizes let it.
+bool clf_tune_clblast(const struct clf_caps *caps, int64_t tokens);
+
 struct clf_attention_tiles {
     int head_block;           // heads of one work-item
     int tile;                 // keys decoded at a time

@@ -4,10 +4,11 @@
 // k, so that weights stream in the order they lie in, and each is decoded once for all tokens of the item.
 // An output is summed in the same order whatever the tiles.
 #include "lib/format.clh"
+#include "lib/weights.clh"
 
-#if !defined(W_T) || !defined(Y_T) || !defined(ROUND_T) || !defined(ROWS) || !defined(COLUMNS) || !defined(ROW_BLOCK) || \
-    !defined(COLUMN_BLOCK) || !defined(TOKEN_TILE) || !defined(ROW_TILE) || !defined(ITEM_ROWS) || !defined(ITEM_TOKENS)
-#error "matmul wants W_T, Y_T, ROUND_T, ROWS, COLUMNS, ROW_BLOCK, COLUMN_BLOCK (0: no scales) and the tiles"
+#if !defined(Y_T) || !defined(ROUND_T) || !defined(ROWS) || !defined(COLUMNS) || !defined(TOKEN_TILE) || !defined(ROW_TILE) || \
+    !defined(ITEM_ROWS) || !defined(ITEM_TOKENS)
+#error "matmul wants Y_T, ROUND_T, ROWS, COLUMNS and the tiles"
 #endif
 
 #if TOKEN_TILE * ROW_TILE > 16
@@ -15,39 +16,13 @@
 #endif
 
 #define LANES_AT(k) min(16, COLUMNS - (k))
-#define SCALE_BLOCK (COLUMN_BLOCK ? COLUMN_BLOCK : 1)
-
-struct weights {
-    __global const ELEM(W_T) *w;
-    ulong row_stride;
-    __global const float *scales;
-    ulong scales_stride;
-};
-
-static inline float16 load_weights(const struct weights *m, int row, int k)
-{
-    const float16 w = FORMAT(W_T, load)(m->w + row * m->row_stride + k, LANES_AT(k));
-#if COLUMN_BLOCK == 0
-    return w;
-#else
-    __global const float *s = m->scales + row / ROW_BLOCK * m->scales_stride;
-#if COLUMN_BLOCK % 16 == 0
-    return w * s[k / SCALE_BLOCK];
-#else
-    float lane[16] = { 0 };
-    for (int i = 0; i < LANES_AT(k); i++)
-        lane[i] = s[(k + i) / SCALE_BLOCK];
-    return w * vload16(0, lane);
-#endif
-#endif
-}
 
 // ROW_TILE rows decoded to f32, once for all tokens of the item; rows past the end repeat the last one.
 static inline void load_tile(const struct weights *m, int row, float16 w[ROW_TILE][VECTORS(COLUMNS)])
 {
     for (int j = 0; j < ROW_TILE; j++)
         for (int v = 0; v < VECTORS(COLUMNS); v++)
-            w[j][v] = load_weights(m, min(row + j, ROWS - 1), 16 * v);
+            w[j][v] = load_weights(m, min(row + j, ROWS - 1), 16 * v, LANES_AT(16 * v));
 }
 
 // The sums of 16 vectors' lanes, one a lane: neighbours first, whatever the shape of the tile.
