@@ -171,7 +171,7 @@ static void run_gated(struct rig *r)
     struct clinfer_mla_decode_branch_params *p = &r->params.decode;
     const cl_context cl = clinfer_ctx_cl_context(ctx);
     const cl_command_queue queue = clinfer_ctx_queue(ctx);
-    static const cl_uint nan = 0xffffffffu;
+    static const cl_uint nan = 0x7fc00000u; // not what the rig poisons with
     size_t bytes;
     cl_int err;
     cl_event gate = clCreateUserEvent(cl, &err), done;
