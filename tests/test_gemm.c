@@ -27,6 +27,13 @@ static clinfer_status try_open(struct clinfer_ctx_params params, clinfer_gemm ge
     return clinfer_ctx_create(&ctx, &params);
 }
 
+// Criterion says why a test is skipped only where it is asked to say much.
+#define SKIP(why)                                                                                            \
+    do {                                                                                                     \
+        (void) fprintf(stderr, "[SKIP] gemm: %s\n", why);                                                    \
+        cr_skip_test("%s", why);                                                                             \
+    } while (0)
+
 // CLINFER_TEST_CLBLAST: whether the build has CLBlast, and so the machine.
 #define OPEN_CLBLAST_OR_SKIP(...)                                                                            \
     do {                                                                                                     \
@@ -34,7 +41,7 @@ static clinfer_status try_open(struct clinfer_ctx_params params, clinfer_gemm ge
             try_open((struct clinfer_ctx_params){ __VA_ARGS__ }, CLINFER_GEMM_CLBLAST);                      \
         const char *built_ = getenv("CLINFER_TEST_CLBLAST");                                                 \
         if (st_ == CLINFER_ERR_UNSUPPORTED && !(built_ && *built_ == '1'))                                   \
-            cr_skip_test("%s", error);                                                                       \
+            SKIP(error);                                                                                     \
         cr_assert_eq(st_, CLINFER_OK, "%s", error);                                                          \
     } while (0)
 
@@ -135,7 +142,7 @@ Test(gemm, group_set)
     const char *dir = getenv("CLINFER_CL_SRC");
     (void) snprintf(path, sizeof path, "%s/group/mla_decode_branch.cl", dir ? dir : "cl");
     if (access(path, R_OK))
-        cr_skip_test("the group set has no mla_decode_branch");
+        SKIP("the group set has no mla_decode_branch");
     OPEN_CLBLAST_OR_SKIP(0);
     clinfer_ctx_destroy(&ctx);
     const struct clinfer_ctx_params group = { .kernel_set = CLINFER_SET_GROUP };
