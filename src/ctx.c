@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ctx.h"
+#include "clblast.h"
 #include "env.h"
 #include "program.h"
 #include "source.h"
@@ -73,6 +74,26 @@ static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_pa
     return CLINFER_OK;
 }
 
+// AUTO is of use where the group set is; the row set's own kernels are the faster ones.
+static clinfer_status pick_gemm(clinfer_ctx *ctx, clinfer_gemm gemm, char *error, size_t size)
+{
+    if ((unsigned) gemm > CLINFER_GEMM_CLBLAST) {
+        snprintf(error, size, "gemm is %d, want 0 to %d", (int) gemm, CLINFER_GEMM_CLBLAST);
+        return CLINFER_ERR_ARGUMENT;
+    }
+    const bool wanted = gemm == CLINFER_GEMM_CLBLAST || (!gemm && ctx->caps.set == CLINFER_SET_GROUP);
+    const char *missing = wanted ? clf_clblast_missing() : NULL;
+    ctx->caps.gemm = wanted && !missing ? gemm : CLINFER_GEMM_OWN;
+    if (!missing)
+        return CLINFER_OK;
+    if (gemm) {
+        snprintf(error, size, "no CLBlast: %s", missing);
+        return CLINFER_ERR_UNSUPPORTED;
+    }
+    clf_log(ctx, CLINFER_LOG_INFO, "no CLBlast, own kernels serve: %s", missing);
+    return CLINFER_OK;
+}
+
 static clinfer_status copy_cl_dir(clinfer_ctx *ctx, const char *dir, char *error, size_t size)
 {
     if (!dir)
@@ -104,6 +125,8 @@ static clinfer_status set_up(clinfer_ctx *ctx, const struct clinfer_ctx_params *
         st = clf_device_query(ctx->device, &ctx->info, error, size);
     if (!st)
         st = pick_variant(ctx, p, error, size);
+    if (!st)
+        st = pick_gemm(ctx, p->gemm, error, size);
     if (!st)
         st = copy_cl_dir(ctx, p->cl_dir, error, size);
     if (!st && !(ctx->device_key = clf_device_key(&ctx->info)))
@@ -164,6 +187,8 @@ void clinfer_ctx_destroy(clinfer_ctx **pctx)
         clReleaseEvent(ctx->arena.last);
     }
     clf_programs_free(ctx);
+    if (ctx->clblast_used)
+        clf_clblast_clear();
     clf_sources_free(ctx);
     clf_cache_close(&ctx->cache);
     if (ctx->arena.mem)

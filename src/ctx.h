@@ -35,7 +35,8 @@ struct clinfer_ctx {
     struct clf_source *sources;
     struct clf_arena arena;
     cl_mem fault;
-    pthread_mutex_t fault_lock; // reading and clearing the record is one step
+    bool clblast_used, clblast_ready; // its programs may be there; and have been tried
+    pthread_mutex_t fault_lock;       // reading and clearing the record is one step
     struct clinfer_ctx_stats stats;
 
     struct clf_cache cache;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arguments and launches of a call: the only place that binds and enqueues for one.
 #include "call.h"
+#include "clblast.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -79,6 +80,30 @@ static void report_time(const struct clf_call *c, const struct clf_launch *l, cl
     }
 }
 
+// CLBlast takes no wait list: a barrier carries it.
+static cl_int multiply(struct clf_call *c, const struct clf_gemm *g, cl_uint num_wait, const cl_event *wait,
+                       cl_event *event)
+{
+    cl_int err = num_wait ? clEnqueueBarrierWithWaitList(c->queue, num_wait, wait, NULL) : CL_SUCCESS;
+    if (!err)
+        err = clf_clblast_sgemm(g, c->workspace, c->queue, event);
+    c->ctx->stats.gemm_calls += !err;
+    return err;
+}
+
+static cl_int launch(struct clf_call *c, int i, cl_uint num_wait, const cl_event *wait, cl_event *event)
+{
+    const struct clf_launch *l = &c->plan->launch[i];
+    if (l->kind == CLF_GEMM)
+        return multiply(c, &l->gemm, num_wait, wait, event);
+    cl_int err = has_twin(c, i) ? bind(c, l, c->kernel[i]) : CL_SUCCESS;
+    if (!err)
+        err = clEnqueueNDRangeKernel(c->queue, c->kernel[i], 3, NULL, l->global, l->local, num_wait, wait,
+                                     event);
+    c->ctx->stats.launches += !err;
+    return err;
+}
+
 // Launches follow each other: by the queue's order, or by an event each. Sets *last to the final event where
 // `want_last` asks for it. *done counts the launches that the driver took.
 static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last,
@@ -91,14 +116,9 @@ static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait
         const bool final = *done == c->plan->num_launches - 1;
         const bool need = c->out_of_order || c->ctx->profile || (final && want_last);
         cl_event event = NULL;
-        if (has_twin(c, *done))
-            err = bind(c, l, c->kernel[*done]);
-        if (!err)
-            err = clEnqueueNDRangeKernel(c->queue, c->kernel[*done], 3, NULL, l->global, l->local, num_wait,
-                                         wait, need ? &event : NULL);
+        err = launch(c, *done, num_wait, wait, need ? &event : NULL);
         if (err)
             break;
-        c->ctx->stats.launches++;
         if (event && c->ctx->profile)
             report_time(c, l, event);
         if (previous)
@@ -184,8 +204,15 @@ clinfer_status clf_enqueue(struct clf_call *c, cl_event *event)
                     : enqueue(c, c->wait, c->num_wait, event != NULL, &last, &done);
     }
     if (err) {
-        char text[128];
-        snprintf(text, sizeof text, "%s %d of %d", what, done + 1, c->plan->num_launches);
+        char text[256];
+        const int n = snprintf(text, sizeof text, "%s %d of %d", what, done + 1, c->plan->num_launches);
+        if (c->plan->launch[done].kind == CLF_GEMM) {
+            const char *why;
+            const int code = err;
+            err = (cl_int) clf_clblast_status(code, &why);
+            snprintf(text + n, sizeof text - (size_t) n, ", by CLBlast%s%s (%d)", why ? ": " : "",
+                     why ? why : "", code);
+        }
         return clf_call_error(c, err, text);
     }
     if (event)

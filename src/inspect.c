@@ -10,7 +10,8 @@ static int kernels_of(const struct clf_plan *plan, int first, const char *kernel
 {
     int n = 0;
     for (int i = first; i < plan->num_launches; i++)
-        if (clf_same_spec(&plan->launch[i].spec, &plan->launch[first].spec))
+        if (plan->launch[i].kind == CLF_KERNEL &&
+            clf_same_spec(&plan->launch[i].spec, &plan->launch[first].spec))
             kernel[n++] = plan->launch[i].kernel;
     return n;
 }
@@ -19,7 +20,8 @@ static int kernels_of(const struct clf_plan *plan, int first, const char *kernel
 static bool is_shown(const struct clf_plan *plan, int launch)
 {
     for (int i = 0; i < launch; i++)
-        if (clf_same_spec(&plan->launch[i].spec, &plan->launch[launch].spec))
+        if (plan->launch[i].kind == CLF_KERNEL &&
+            clf_same_spec(&plan->launch[i].spec, &plan->launch[launch].spec))
             return true;
     return false;
 }
@@ -57,7 +59,7 @@ clinfer_status clf_inspect(clinfer_ctx *ctx, const struct clf_plan *plan)
 {
     clinfer_status st = CLINFER_OK;
     for (int i = 0; !st && i < plan->num_launches; i++)
-        if (!is_shown(plan, i))
+        if (plan->launch[i].kind == CLF_KERNEL && !is_shown(plan, i))
             st = show(ctx, plan, i);
     return st;
 }

@@ -70,6 +70,8 @@
       (k, d, what, size, value, got))                                                                        \
     X(clEnqueueMarkerWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *wait, cl_event *event),   \
       (q, n, wait, event))                                                                                   \
+    X(clEnqueueBarrierWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *wait, cl_event *event),  \
+      (q, n, wait, event))                                                                                   \
     X(clEnqueueFillBuffer,                                                                                   \
       (cl_command_queue q, cl_mem m, const void *pattern, size_t pattern_size, size_t at, size_t size,       \
        cl_uint n, const cl_event *wait, cl_event *event),                                                    \

@@ -2,8 +2,23 @@
 #include "matmul.h"
 #include "tune.h"
 
+void clf_push_matmul_y(struct clf_launch *l, const struct clf_plan *plan, const struct clf_matmul *m)
+{
+    if (m->y) {
+        clf_push_tensor(l, m->y, 3);
+        return;
+    }
+    clf_push_workspace(l, plan, m->y_workspace);
+    clf_push(l, (cl_ulong) m->y_stride[0]);
+    clf_push(l, (cl_ulong) m->y_stride[1]);
+}
+
 clinfer_status clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
 {
+    if (clf_matmul_by_clblast(plan, m)) {
+        clf_push_matmul_clblast(plan, m);
+        return CLINFER_OK;
+    }
     const struct clf_matmul_tiles tile = clf_tune_matmul(plan->caps, m->tokens);
     const clinfer_status st = clf_check_local(plan, "matmul", tile.local_bytes);
     if (st)
@@ -28,13 +43,7 @@ clinfer_status clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m
     clf_push(l, (cl_ulong) m->columns);
     clf_push_tensor(l, m->w, 3);
     clf_push_tensor(l, m->w_scale, 3);
-    if (m->y) {
-        clf_push_tensor(l, m->y, 3);
-    } else {
-        clf_push_workspace(l, plan, m->y_workspace);
-        clf_push(l, (cl_ulong) m->y_stride[0]);
-        clf_push(l, (cl_ulong) m->y_stride[1]);
-    }
+    clf_push_matmul_y(l, plan, m);
     clf_push_workspace(l, plan, m->valid);
     clf_push(l, m->alpha);
     clf_launch_grid(l, clf_blocks(m->rows, tile.block_rows), m->heads,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one path of every call: plan, views, queue, programs, workspace, then enqueue.c.
 #include "call.h"
+#include "clblast.h"
 #include "inspect.h"
 #include "program.h"
 #include <stdio.h>
@@ -73,6 +74,12 @@ static clinfer_status enqueue_nothing(struct clf_call *c, cl_event *event)
     return err ? clf_call_error(c, err, "marker of an empty call") : CLINFER_OK;
 }
 
+static clinfer_status make_ready(clinfer_ctx *ctx, const struct clf_launch *l, const char *op,
+                                 cl_kernel *kernel)
+{
+    return l->kind == CLF_GEMM ? clf_clblast_ready(ctx, op) : clf_program_kernel(ctx, l, op, kernel);
+}
+
 clinfer_status clf_run(clinfer_ctx *ctx, const struct clf_op *op, const void *params, cl_uint num_events,
                        const cl_event *events, cl_event *event)
 {
@@ -88,7 +95,7 @@ clinfer_status clf_run(clinfer_ctx *ctx, const struct clf_op *op, const void *pa
         return st ? st : enqueue_nothing(&c, event);
     pthread_mutex_lock(&ctx->lock);
     for (int i = 0; !st && i < plan.num_launches; i++)
-        st = clf_program_kernel(ctx, &plan.launch[i], op->name, &c.kernel[i]);
+        st = make_ready(ctx, &plan.launch[i], op->name, &c.kernel[i]);
     if (!st)
         st = get_workspace(&c);
     if (!st)
@@ -108,7 +115,7 @@ clinfer_status clf_compile(clinfer_ctx *ctx, const struct clf_op *op, const void
         return clf_inspect(ctx, &plan);
     pthread_mutex_lock(&ctx->lock);
     for (int i = 0; !st && i < plan.num_launches; i++)
-        st = clf_program_kernel(ctx, &plan.launch[i], op->name, &kernel);
+        st = make_ready(ctx, &plan.launch[i], op->name, &kernel);
     pthread_mutex_unlock(&ctx->lock);
     return st;
 }

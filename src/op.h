@@ -10,7 +10,7 @@
 enum {
     CLF_MAX_DEFS = 40,
     CLF_MAX_ARGS = 64,
-    CLF_MAX_LAUNCHES = 6,
+    CLF_MAX_LAUNCHES = 10,
     CLF_MAX_VIEWS = 16,
     CLF_ERROR_SIZE = 512,
 };
@@ -65,8 +65,24 @@ struct clf_spec {
     int num_defs;
 };
 
-// Everything a launch is, decided before OpenCL is touched.
+// One matrix of a product: elements of f32, rows dense.
+struct clf_matrix {
+    cl_mem mem;                    // NULL: the workspace
+    size_t at, row_stride, stride; // of rows, and of the products of a batch
+};
+
+// y = x w^T for each product of a batch: x [m, k], w [n, k], y [m, n].
+struct clf_gemm {
+    size_t m, n, k, batch;
+    struct clf_matrix x, w, y;
+};
+
+enum clf_launch_kind { CLF_KERNEL, CLF_GEMM };
+
+// Everything a launch is, decided before OpenCL is touched: a kernel, or a product by CLBlast.
 struct clf_launch {
+    enum clf_launch_kind kind;
+    struct clf_gemm gemm;
     struct clf_spec spec;
     const char *kernel;
     struct clf_arg arg[CLF_MAX_ARGS];
@@ -93,6 +109,7 @@ struct clf_caps {
     int subgroup_std; // the OpenCL C, 20 or 30, that has sub-group functions here; 0: none
     clinfer_kernel_set set;
     clinfer_arith arith;
+    clinfer_gemm gemm; // OWN where CLBlast is not there
 };
 
 enum clf_mode { CLF_CALL, CLF_COMPILE, CLF_MEASURE };

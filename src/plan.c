@@ -38,6 +38,7 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
 {
     assert(plan->num_launches < CLF_MAX_LAUNCHES);
     struct clf_launch *l = &plan->launch[plan->num_launches++];
+    l->kind = CLF_KERNEL;
     l->spec.source = source;
     l->spec.set = plan->caps->set;
     l->spec.arith = plan->caps->arith;

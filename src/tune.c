@@ -52,6 +52,14 @@ struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tok
     return t;
 }
 
+bool clf_tune_clblast(const struct clf_caps *caps, int64_t tokens)
+{
+    // Below, a product is bound by the weights, which own kernels read as they are stored.
+    enum { FEWEST_TOKENS = 64 };
+    return caps->gemm == CLINFER_GEMM_CLBLAST ||
+           (caps->gemm == CLINFER_GEMM_AUTO && caps->set == CLINFER_SET_GROUP && tokens >= FEWEST_TOKENS);
+}
+
 // The largest of 4, 3, 2, 1 that divides n.
 static int tile_of(int64_t n)
 {

@@ -17,6 +17,9 @@ struct clf_matmul_tiles {
 };
 struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tokens);
 
+// Whether CLBlast takes a projection of that many tokens, as far as sizes let it.
+bool clf_tune_clblast(const struct clf_caps *caps, int64_t tokens);
+
 struct clf_attention_tiles {
     int lanes;                // of a vector
     int head_block;           // heads of one work-item, of one work-group in the group set

@@ -44,6 +44,8 @@ KERNELS = {
         {"W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
          "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
     ],
+    "weights_f32": [{"W_T": CACHE, "ROW_BLOCK": [1], "COLUMN_BLOCK": [0, 16, 20]}],
+    "matmul_finish": [{"Y_T": FLOATS, "ROUND_T": FLOATS}],
 }
 # Wanted only as far as MROPE_SECTIONS says.
 OPTIONAL = {f"MROPE_END{i}" for i in range(8)}

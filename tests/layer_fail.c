@@ -78,6 +78,8 @@ typedef void(CL_CALLBACK *context_notify)(const char *, const void *, size_t, vo
 
 INT(clBuildProgram, (cl_program p, cl_uint n, const cl_device_id *d, const char *o, build_notify f, void *u),
     (p, n, d, o, f, u), 0)
+INT(clEnqueueBarrierWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *w, cl_event *e),
+    (q, n, w, e), e != NULL)
 INT(clEnqueueMarkerWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *w, cl_event *e),
     (q, n, w, e), e != NULL)
 INT(clEnqueueNDRangeKernel,

@@ -8,6 +8,7 @@
 // Functions that the library calls. INT: returns its status. OBJECT: returns an object, the status last.
 #define LAYER_INT_FUNCTIONS(X)                                                                               \
     X(clBuildProgram)                                                                                        \
+    X(clEnqueueBarrierWithWaitList)                                                                          \
     X(clEnqueueMarkerWithWaitList)                                                                           \
     X(clEnqueueNDRangeKernel)                                                                                \
     X(clEnqueueReadBuffer)                                                                                   \
@@ -15,7 +16,8 @@
     X(clFinish)                                                                                              \
     X(clFlush)                                                                                               \
     X(clGetCommandQueueInfo)                                                                                 \
-    X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo)  \
+    X(clGetDeviceIDs)                                                                                        \
+    X(clGetDeviceInfo) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo)                    \
         X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetKernelWorkGroupInfo) X(clGetProgramBuildInfo)        \
             X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg) X(clWaitForEvents)                   \
                 X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent) X(clReleaseCommandQueue)         \

@@ -16,16 +16,15 @@ void cli_error(const char *format, ...)
     va_end(args);
 }
 
-// What --set and --arith can say.
+// What --set, --arith and --gemm can say.
 struct variant {
     const char *option, *value;
-    int code; // clinfer_kernel_set or clinfer_arith; 0: this version has it not
+    int code; // clinfer_kernel_set, clinfer_arith or clinfer_gemm; 0: this version has it not
 };
 static const struct variant variants[] = {
-    { "--set", "row", CLINFER_SET_ROW },
-    { "--set", "group", CLINFER_SET_GROUP },
-    { "--arith", "f32", CLINFER_ARITH_F32 },
-    { "--arith", "bf16", 0 },
+    { "--set", "row", CLINFER_SET_ROW },     { "--set", "group", CLINFER_SET_GROUP },
+    { "--arith", "f32", CLINFER_ARITH_F32 }, { "--arith", "bf16", 0 },
+    { "--gemm", "own", CLINFER_GEMM_OWN },   { "--gemm", "clblast", CLINFER_GEMM_CLBLAST },
 };
 
 static bool set_variant(struct cli_options *o, const char *option, const char *value)
@@ -38,6 +37,8 @@ static bool set_variant(struct cli_options *o, const char *option, const char *v
             cli_error("%s %s does not exist yet", option, value);
         if (!strcmp(option, "--set"))
             o->set = (clinfer_kernel_set) v->code;
+        else if (!strcmp(option, "--gemm"))
+            o->gemm = (clinfer_gemm) v->code;
         else
             o->arith = (clinfer_arith) v->code;
         return v->code != 0;
@@ -99,6 +100,8 @@ static bool parse_option(struct scan *s, struct cli_options *o)
         return set_variant(o, "--set", value);
     if (takes & CLI_VARIANT && (value = value_of(s, "--arith", &missing)) != NULL)
         return set_variant(o, "--arith", value);
+    if (takes & CLI_VARIANT && (value = value_of(s, "--gemm", &missing)) != NULL)
+        return set_variant(o, "--gemm", value);
     if (!missing)
         cli_error("unknown option %s", s->argv[s->at]);
     return false;
@@ -170,6 +173,7 @@ clinfer_ctx *cli_context_from(const struct cli_options *options, struct clinfer_
     params.device = options->device;
     params.kernel_set = options->set;
     params.arith = options->arith;
+    params.gemm = options->gemm;
     params.log = getenv("CLINFER_LOG") ? log_message : log_warning;
     params.error = error;
     params.error_size = sizeof error;

@@ -18,7 +18,7 @@ enum {
     CLI_JSON = 1,    // --json
     CLI_DEVICE = 2,  // --device D
     CLI_OUT = 4,     // -o OUT
-    CLI_VARIANT = 8, // --set row|group, --arith f32|bf16
+    CLI_VARIANT = 8, // --set row|group, --arith f32|bf16, --gemm own|clblast
     CLI_FILTER = 16, // --filter TEXT
     CLI_CASE = 32,   // --case NAME
 };
@@ -34,6 +34,7 @@ struct cli_options {
     const char *device, *out, *filter, *test_case; // NULL: not given
     clinfer_kernel_set set;
     clinfer_arith arith;
+    clinfer_gemm gemm;
     const char *operands[CLI_MAX_OPERANDS];
     int num_operands;
 };

@@ -142,7 +142,8 @@ static bool run_selected(struct session *s)
 int cmd_bench(int argc, char **argv)
 {
     static const struct cli_command command = {
-        "clinfer bench [OP] [--filter TEXT] [--json] [--device D] [--set row|group] [--arith f32|bf16]",
+        "clinfer bench [OP] [--filter TEXT] [--json] [--device D] [--set row|group] [--arith f32|bf16] "
+        "[--gemm own|clblast]",
         CLI_JSON | CLI_DEVICE | CLI_VARIANT | CLI_FILTER, 0, 1
     };
     struct cli_options o;

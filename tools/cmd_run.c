@@ -144,7 +144,8 @@ static int run_case(struct op_case *c, const struct cli_options *o)
 int cmd_run(int argc, char **argv)
 {
     static const struct cli_command command = {
-        "clinfer run CASE [-o OUT] [--json] [--device D] [--set row|group] [--arith f32|bf16]",
+        "clinfer run CASE [-o OUT] [--json] [--device D] [--set row|group] [--arith f32|bf16] "
+        "[--gemm own|clblast]",
         CLI_JSON | CLI_DEVICE | CLI_OUT | CLI_VARIANT, 1, 1
     };
     struct cli_options o;

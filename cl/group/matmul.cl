@@ -57,7 +57,7 @@ GROUP_KERNEL void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM
     for (int k0 = 0; k0 < COLUMNS; k0 += STEP) {
         for (int i = ITEM; i < GROUP_ROWS * STEP_VECTORS; i += GROUP_ITEMS) {
             const int r = i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
-            put_vector(first + r < ROWS && k0 + k < COLUMNS ? load_weights(&m, first + r, k0 + k) : (floatn) 0.0f, ws, k, r,
+            put_vector(first + r < ROWS && k0 + k < COLUMNS ? load_weights(&m, first + r, k0 + k, COLUMNS) : (floatn) 0.0f, ws, k, r,
                        GROUP_ROWS);
         }
         for (int i = ITEM; i < GROUP_TOKENS * STEP_VECTORS; i += GROUP_ITEMS) {

@@ -21,7 +21,7 @@ static inline void load_tile(const struct weights *m, int row, float16 w[ROW_TIL
 {
     for (int j = 0; j < ROW_TILE; j++)
         for (int v = 0; v < VECTORS(COLUMNS); v++)
-            w[j][v] = load_weights(m, min(row + j, ROWS - 1), 16 * v);
+            w[j][v] = load_weights(m, min(row + j, ROWS - 1), 16 * v, COLUMNS);
 }
 
 // The sums of 16 vectors' lanes, one a lane: neighbours first, whatever the shape of the tile.

@@ -22,6 +22,16 @@ typedef enum clinfer_kernel_set { CLINFER_SET_AUTO, CLINFER_SET_ROW, CLINFER_SET
 // AUTO and F32: f32 arithmetic whatever the storage types.
 typedef enum clinfer_arith { CLINFER_ARITH_AUTO, CLINFER_ARITH_F32, CLINFER_ARITH_BF16 } clinfer_arith;
 
+// Who multiplies the projections. CLBlast, a library, serves where it is installed when the program runs and
+// this library was built for it; it computes in f32, in an order of its own. AUTO: CLBlast for 64 tokens and
+// more in the group set, else own kernels. OWN: never CLBlast. CLBLAST: whatever the set and the number of
+// tokens. A product past CLBlast's 32-bit indices goes to own kernels whichever was asked for.
+//
+// CLBlast keeps its kernels in the process, not on disk: a context's first call (or _compile) that takes it
+// waits for them to compile. It allocates scratch of its own in a call. destroy empties that cache, for all
+// users of CLBlast in the process, where the context has used it.
+typedef enum clinfer_gemm { CLINFER_GEMM_AUTO, CLINFER_GEMM_OWN, CLINFER_GEMM_CLBLAST } clinfer_gemm;
+
 // What the engine asks a device: X(enumerator, bit, what a variant does with it).
 #define CLINFER_CAP_LIST(X)                                                                                  \
     X(FP16, 0, "half arithmetic")                                                                            \
@@ -68,6 +78,7 @@ struct clinfer_ctx_params {
 
     clinfer_kernel_set kernel_set;
     clinfer_arith arith;
+    clinfer_gemm gemm;
     unsigned disable_caps; // clinfer_cap bits that the engine is to do without
 
     const char *cl_dir; // kernels are read from here; NULL: CLINFER_CL_DIR, else those in the library
@@ -86,7 +97,8 @@ struct clinfer_ctx_params {
     clinfer_log_level log_level; // 0: CLINFER_LOG, else WARN
 
     // Called for each launch after it has run, from a thread of the driver's, with the device's own times;
-    // needs queues with CL_QUEUE_PROFILING_ENABLE. Must not call back into the context. A launch may end
+    // needs queues with CL_QUEUE_PROFILING_ENABLE. A product by CLBlast is "clblast_sgemm", with the time of
+    // the last kernel that it ran. Must not call back into the context. A launch may end
     // after destroy: profile_priv has to outlive the work of the queues.
     void (*profile)(void *priv, const char *op, const char *kernel, uint64_t nanoseconds);
     void *profile_priv;
@@ -104,8 +116,8 @@ struct clinfer_ctx_params {
 
 // Errors: ERR_NO_DEVICE (no loader's platform, no device, none of that name, or one that lacks a
 // compiler, little-endian order or OpenCL 1.2), ERR_UNSUPPORTED (a kernel set or arithmetic that this version
-// has not), ERR_ARGUMENT, ERR_FILE (cl_dir), ERR_MEMORY, OpenCL's own.
-// On error *ctx is NULL. Threads: contexts are independent; one context may be used from any number of
+// has not, or CLBlast forced where it is not there), ERR_ARGUMENT, ERR_FILE (cl_dir), ERR_MEMORY, OpenCL's
+// own. On error *ctx is NULL. Threads: contexts are independent; one context may be used from any number of
 // threads at once, except that destroy must come last. Calls that share the context's arena (those with a
 // workspace, given none) run one after another, whatever their queues; where an event that one waits for
 // fails, so may those behind it. A workspace of one's own keeps them apart.
@@ -177,7 +189,8 @@ struct clinfer_ctx_stats {
     uint64_t loaded;      // built from a stored binary
     uint64_t rejected;    // stored binaries that were not usable
     uint64_t stored;      // binaries handed to the cache
-    uint64_t launches;    // kernels enqueued
+    uint64_t launches;    // kernels enqueued, CLBlast's not counted
+    uint64_t gemm_calls;  // products given to CLBlast
     uint64_t arena_bytes; // size of the workspace arena
 };
 CLINFER_API void clinfer_ctx_stats(clinfer_ctx *ctx, struct clinfer_ctx_stats *stats);

@@ -51,7 +51,7 @@ struct clinfer_mla_decode_branch_params {
     clinfer_score_mod score_mod;
     int64_t max_context; // keys of the longest request, for the schedule only; 0: columns * S
     // Splits of the key range, merged afterwards; 0: chosen from device and shapes. A fixed number gives the
-    // same bits for a request in any batch.
+    // same bits for a request in any batch, as long as CLBlast takes no part (clinfer_gemm).
     int num_splits;
     // Scratch of at least clinfer_mla_decode_branch_workspace() bytes. NULL: the context's arena.
     cl_mem workspace;
@@ -71,7 +71,8 @@ CLINFER_API clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx,
                                                      const cl_event *event_wait_list, cl_event *event);
 
 // Compiles what that call would need and enqueues nothing. Buffers may be NULL. T chooses among the
-// projections' tiles: one call each with T of 1, 2 and more compiles all that any T needs.
+// projections' tiles: one call each with T of 1, 2 and more compiles all that any T needs; where CLBlast
+// takes part, also one of 64.
 CLINFER_API clinfer_status
 clinfer_mla_decode_branch_compile(clinfer_ctx *ctx, const struct clinfer_mla_decode_branch_params *params);
 

@@ -195,8 +195,9 @@ static void push_inputs(struct clf_plan *plan, const struct clinfer_mla_decode_b
     clf_launch_grid(l, CLF_DIM(plan, 'T'), CLF_DIM(plan, 'H'), 1);
 }
 
-static clinfer_status push_projection(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
-                                      const struct schedule *s, bool up, float score_scale)
+static struct clf_matmul projection(const struct clf_plan *plan,
+                                    const struct clinfer_mla_decode_branch_params *p,
+                                    const struct schedule *s, bool up, float score_scale)
 {
     const int64_t H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'), row = CLF_DIM(plan, 'D');
     struct clf_matmul m = { .tokens = CLF_DIM(plan, 'T'),
@@ -224,7 +225,7 @@ static clinfer_status push_projection(struct clf_plan *plan, const struct clinfe
         m.y_stride[1] = (size_t) row;
         m.alpha = score_scale;
     }
-    return clf_push_matmul(plan, &m);
+    return m;
 }
 
 static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
@@ -262,6 +263,11 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     plan->workspace_mem = p->workspace;
     plan->workspace_offset = p->workspace ? p->workspace_offset : 0;
     const struct schedule s = lay_out(plan, p);
+    // The softmax runs in base 2: log2(e) and the scale are folded into q.
+    const float score_scale = p->scale * 1.44269504088896340736f;
+    struct clf_matmul product[] = { projection(plan, p, &s, false, score_scale),
+                                    projection(plan, p, &s, true, score_scale) };
+    clf_reserve_matmul(plan, product, 2);
     if (plan->workspace == SIZE_MAX)
         return clf_fail(plan, CLINFER_ERR_SHAPE,
                         "the workspace of %" PRId64 " tokens and %" PRId64 " splits passes 2^64 bytes",
@@ -271,13 +277,11 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     if (p->workspace && (st = clf_add_view(plan, "workspace", p->workspace, p->workspace_offset,
                                            (int64_t) plan->workspace, 1, true)))
         return st;
-    // The softmax runs in base 2: log2(e) and the scale are folded into q.
-    const float score_scale = p->scale * 1.44269504088896340736f;
     push_inputs(plan, p, &s, score_scale);
-    if (CLF_DIM(plan, 'N') && (st = push_projection(plan, p, &s, false, score_scale)))
+    if (CLF_DIM(plan, 'N') && (st = clf_push_matmul(plan, &product[0])))
         return st;
     push_attention(plan, p, &s);
-    return push_projection(plan, p, &s, true, score_scale);
+    return clf_push_matmul(plan, &product[1]);
 }
 
 const struct clf_op clf_op_mla_decode_branch = { "mla_decode_branch", CLF_TENSORS(tensors),

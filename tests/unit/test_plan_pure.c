@@ -19,6 +19,9 @@ TestSuite(plan_pure, .timeout = 30);
 
 static void assert_same_launch(const struct clf_launch *a, const struct clf_launch *b)
 {
+    cr_assert_eq(a->kind, b->kind);
+    if (a->kind == CLF_GEMM)
+        cr_assert_eq(memcmp(&a->gemm, &b->gemm, sizeof a->gemm), 0);
     cr_assert_eq(a->spec.num_defs, b->spec.num_defs);
     for (int i = 0; i < a->spec.num_defs; i++) {
         const struct clf_def *x = &a->spec.def[i], *y = &b->spec.def[i];
@@ -44,13 +47,15 @@ static const struct clinfer_mla_decode_branch_params *decode, *decode_fp8;
 
 static clinfer_status plan_each(int i, struct clf_plan *plan)
 {
-    const void *const params[] = { rope, norm, store_params, decode, decode_fp8 };
-    static const struct clf_op *const ops[] = { &clf_op_fused_qk_rope, &clf_op_rms_norm_kv_cache,
+    const void *const params[] = { rope, norm, store_params, decode, decode_fp8, decode_fp8 };
+    static const struct clf_op *const ops[] = { &clf_op_fused_qk_rope,          &clf_op_rms_norm_kv_cache,
                                                 &clf_op_mla_fused_rope_rmsnorm, &clf_op_mla_decode_branch,
-                                                &clf_op_mla_decode_branch };
-    return clf_plan(plan, ops[i], params[i], &fixture_caps, CLF_CALL);
+                                                &clf_op_mla_decode_branch,      &clf_op_mla_decode_branch };
+    struct clf_caps caps = fixture_caps;
+    caps.gemm = i == 5 ? CLINFER_GEMM_CLBLAST : CLINFER_GEMM_OWN;
+    return clf_plan(plan, ops[i], params[i], &caps, CLF_CALL);
 }
-enum { NUM_PLANS = 5 };
+enum { NUM_PLANS = 6 };
 
 static void set_up_all(void)
 {

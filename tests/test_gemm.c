@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Projections by CLBlast, forced on whatever device there is, against case files and the reference. Its
+// kernels compile slowly: one program serves all shapes, and the driver's own cache keeps it for the next
+// process.
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "calls_fixture.h"
+#include "layer_use.h"
+#include "optest_mla.h"
+
+TestSuite(gemm, .timeout = 300);
+
+static clinfer_ctx *ctx;
+static char error[512];
+
+static clinfer_status try_open(struct clinfer_ctx_params params, clinfer_gemm gemm)
+{
+    params.gemm = gemm;
+    params.cache_dir = "";
+    params.error = error;
+    params.error_size = sizeof error;
+    return clinfer_ctx_create(&ctx, &params);
+}
+
+// Criterion says why a test is skipped only where it is asked to say much.
+#define SKIP(why)                                                                                            \
+    do {                                                                                                     \
+        (void) fprintf(stderr, "[SKIP] gemm: %s\n", why);                                                    \
+        cr_skip_test("%s", why);                                                                             \
+    } while (0)
+
+// CLINFER_TEST_CLBLAST: whether the build has CLBlast, and so the machine.
+#define OPEN_CLBLAST_OR_SKIP(...)                                                                            \
+    do {                                                                                                     \
+        const clinfer_status st_ =                                                                           \
+            try_open((struct clinfer_ctx_params){ __VA_ARGS__ }, CLINFER_GEMM_CLBLAST);                      \
+        const char *built_ = getenv("CLINFER_TEST_CLBLAST");                                                 \
+        if (st_ == CLINFER_ERR_UNSUPPORTED && !(built_ && *built_ == '1'))                                   \
+            SKIP(error);                                                                                     \
+        cr_assert_eq(st_, CLINFER_OK, "%s", error);                                                          \
+    } while (0)
+
+static void expect_calls(uint64_t calls)
+{
+    struct clinfer_ctx_stats s;
+    clinfer_ctx_stats(ctx, &s);
+    cr_expect_eq(s.gemm_calls, calls, "CLBlast was called %llu times, want %llu",
+                 (unsigned long long) s.gemm_calls, (unsigned long long) calls);
+}
+
+static void check_file(const char *name)
+{
+    char path[1024];
+    struct op_case c;
+    struct op_device on = { 0 };
+    struct cmp_result results[OP_MAX_TENSORS];
+    const char *dir = getenv("CLINFER_TEST_DATA");
+    const cl_command_queue queue = clinfer_ctx_queue(ctx);
+    (void) snprintf(path, sizeof path, "%s/%s.safetensors", dir ? dir : "tests/data", name);
+    cr_assert(op_case_load(path, &c, error, sizeof error), "%s", error);
+    cr_assert(op_device_open(&c, clinfer_ctx_cl_context(ctx), &on, error, sizeof error), "%s", error);
+    cr_assert(op_device_upload(&c, &on, queue, error, sizeof error), "%s", error);
+    const clinfer_status st = c.op->run(ctx, on.params, 0, NULL, NULL);
+    (void) clinfer_ctx_error(ctx, error, sizeof error);
+    cr_assert_eq(st, CLINFER_OK, "%s: %s", name, error);
+    cr_assert(op_device_download(&c, &on, queue, error, sizeof error), "%s", error);
+    const int n = cmp_expected(&c, results, error, sizeof error);
+    cr_expect_gt(n, 0, "%s: nothing to compare: %s", name, error);
+    for (int i = 0; i < n; i++)
+        cr_expect(results[i].ok, "%s: %s is off by %g, tolerance %g, cosine %g", name, results[i].tensor,
+                  results[i].max_err, results[i].tolerance, results[i].cosine);
+    op_device_close(&on);
+    op_case_free(&c);
+}
+
+Test(gemm, case_files)
+{
+    OPEN_CLBLAST_OR_SKIP(0);
+    check_file("mla_decode_bf16_weights");
+    check_file("mla_decode_f32_weights");
+    check_file("mla_decode_small"); // fp8
+    check_file("mla_decode_padding_rows");
+    expect_calls(8);
+    check_file("mla_decode_no_nope");
+    expect_calls(9);
+    clinfer_ctx_destroy(&ctx);
+}
+
+// Heads, rows and columns that are no multiples of anything, strides, offsets and guards.
+Test(gemm, random_call)
+{
+    OPEN_CLBLAST_OR_SKIP(0);
+    const struct ot_device d = { ctx, clinfer_ctx_cl_context(ctx), clinfer_ctx_queue(ctx) };
+    struct mla_shape s = mla_plain;
+    s.weights = CLINFER_F8_E4M3;
+    s.gamma = CLINFER_F16;
+    s.group = 10;
+    struct ot_call c = mla_prepared(&s, &mla_mixed, "gemm");
+    mla_check(&c, &d);
+    expect_calls(2);
+    ot_free(&c);
+    clinfer_ctx_destroy(&ctx);
+}
+
+// Whom nobody forces: on every set for few tokens, and on the row set always, own kernels.
+Test(gemm, own)
+{
+    struct rig r;
+    for (int gemm = CLINFER_GEMM_AUTO; gemm <= CLINFER_GEMM_OWN; gemm++) {
+        const struct clinfer_ctx_params row = { .kernel_set = CLINFER_SET_ROW };
+        cr_assert_eq(try_open(row, (clinfer_gemm) gemm), CLINFER_OK, "%s", error);
+        rig_make(&r, "mla_decode_branch", NULL);
+        cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
+        rig_reference(&r);
+        cr_expect(rig_same(&r), "%s", r.note);
+        expect_calls(0);
+        rig_free(&r);
+        clinfer_ctx_destroy(&ctx);
+    }
+}
+
+Test(gemm, forced_where_it_is_not)
+{
+    const struct clinfer_ctx_params none = { 0 };
+    const clinfer_status st = try_open(none, CLINFER_GEMM_CLBLAST);
+    cr_assert(st == CLINFER_OK || (st == CLINFER_ERR_UNSUPPORTED && !ctx && strstr(error, "CLBlast")),
+              "%s: %s", clinfer_status_str(st), error);
+    clinfer_ctx_destroy(&ctx);
+    cr_assert_eq(try_open(none, (clinfer_gemm) 3), CLINFER_ERR_ARGUMENT);
+    cr_assert(strstr(error, "gemm is 3"), "%s", error);
+}
+
+// The group set: left to itself, CLBlast takes 64 tokens and no fewer.
+Test(gemm, group_set)
+{
+    char path[1024];
+    const char *dir = getenv("CLINFER_CL_SRC");
+    (void) snprintf(path, sizeof path, "%s/group/mla_decode_branch.cl", dir ? dir : "cl");
+    if (access(path, R_OK))
+        SKIP("the group set has no mla_decode_branch");
+    OPEN_CLBLAST_OR_SKIP(0);
+    clinfer_ctx_destroy(&ctx);
+    const struct clinfer_ctx_params group = { .kernel_set = CLINFER_SET_GROUP };
+    cr_assert_eq(try_open(group, CLINFER_GEMM_AUTO), CLINFER_OK, "%s", error);
+    const struct ot_device d = { ctx, clinfer_ctx_cl_context(ctx), clinfer_ctx_queue(ctx) };
+    struct mla_shape s = mla_plain;
+    struct ot_batch b = mla_mixed;
+    s.weights = CLINFER_F8_E4M3;
+    s.gamma = CLINFER_F16;
+    for (int tokens = 63; tokens <= 64; tokens++) {
+        b.padding = tokens - ot_used(&b);
+        struct ot_call c = mla_prepared(&s, &b, "gemm group");
+        mla_check(&c, &d);
+        expect_calls(tokens < 64 ? 0 : 2);
+        ot_free(&c);
+    }
+    clinfer_ctx_destroy(&ctx);
+}
+
+static atomic_int reports, products;
+
+static void on_profile(void *priv, const char *op, const char *kernel, uint64_t nanoseconds)
+{
+    (void) priv, (void) op, (void) nanoseconds;
+    products += !strcmp(kernel, "clblast_sgemm");
+    reports++;
+}
+
+// Behind the caller's wait list, with the caller's scratch, which holds NaN: nothing of it gets into a
+// result.
+static void run_gated(struct rig *r)
+{
+    struct clinfer_mla_decode_branch_params *p = &r->params.decode;
+    const cl_context cl = clinfer_ctx_cl_context(ctx);
+    const cl_command_queue queue = clinfer_ctx_queue(ctx);
+    static const cl_uint nan = 0x7fc00000u; // not what the rig poisons with
+    size_t bytes;
+    cl_int err;
+    cl_event gate = clCreateUserEvent(cl, &err), done;
+    cr_assert_eq(clinfer_mla_decode_branch_workspace(ctx, p, &bytes), CLINFER_OK);
+    p->workspace = clCreateBuffer(cl, CL_MEM_READ_WRITE, bytes, NULL, &err);
+    cr_assert_eq(err, CL_SUCCESS);
+    cr_assert_eq(clEnqueueFillBuffer(queue, p->workspace, &nan, 4, 0, bytes, 0, NULL, NULL), CL_SUCCESS);
+    cr_assert_eq(clFinish(queue), CL_SUCCESS);
+    const clinfer_status st = r->op->run(ctx, p, 1, &gate, &done);
+    cr_assert_eq(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
+    (void) clinfer_ctx_error(ctx, error, sizeof error);
+    cr_assert_eq(st, CLINFER_OK, "%s", error);
+    cr_assert_eq(clWaitForEvents(1, &done), CL_SUCCESS);
+    clReleaseEvent(done);
+    clReleaseEvent(gate);
+    clReleaseMemObject(p->workspace);
+    p->workspace = NULL;
+}
+
+static void check_queue(clinfer_ctx *owner, cl_command_queue_properties properties)
+{
+    struct rig r;
+    cl_command_queue queue = new_queue(owner, properties | CL_QUEUE_PROFILING_ENABLE);
+    reports = products = 0;
+    OPEN_CLBLAST_OR_SKIP(.queue = queue, .profile = on_profile);
+    rig_make(&r, "mla_decode_branch", NULL);
+    cr_assert_eq(rig_open(&r, clinfer_ctx_cl_context(ctx)), CL_SUCCESS);
+    cr_assert_eq(rig_upload(&r, queue), CL_SUCCESS);
+    run_gated(&r);
+    cr_assert_eq(rig_download(&r, queue), CL_SUCCESS);
+    rig_reference(&r);
+    cr_expect(rig_same(&r), "%s", r.note);
+    expect_calls(2);
+    for (int i = 0; reports < 8 && i < 1000; i++)
+        usleep(5000);
+    cr_expect(reports == 8 && products == 2, "%d reports, %d of CLBlast", reports, products);
+    rig_free(&r);
+    clinfer_ctx_destroy(&ctx);
+    clReleaseCommandQueue(queue);
+}
+
+Test(gemm, queues)
+{
+    OPEN_CLBLAST_OR_SKIP(0);
+    clinfer_ctx *owner = ctx;
+    check_queue(owner, 0);
+    check_queue(owner, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+    clinfer_ctx_destroy(&owner);
+}
+
+// Compiling ahead makes CLBlast compile too, and calls nothing in anybody's name.
+Test(gemm, compile_ahead)
+{
+    const struct layer_control *layer;
+    struct rig r;
+    LAYER_OR_SKIP(layer);
+    OPEN_CLBLAST_OR_SKIP(0);
+    rig_make(&r, "mla_decode_branch", NULL);
+    cr_assert_eq(clinfer_mla_decode_branch_compile(ctx, &r.params.decode), CLINFER_OK);
+    expect_calls(0);
+    layer->arm(NULL, 0, 0);
+    layer->enable(1);
+    cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
+    layer->enable(0);
+    cr_expect_eq(layer->calls("clBuildProgram"), 0);
+    expect_calls(2);
+    rig_free(&r);
+    clinfer_ctx_destroy(&ctx);
+}
+
+static const struct layer_control *layer;
+
+// The n-th call of the function fails, ours or CLBlast's: an error with a text, or the right results; then
+// the same call is right.
+static bool fails_well(struct rig *r, const char *function, long n)
+{
+    const cl_command_queue queue = clinfer_ctx_queue(ctx);
+    cr_assert_eq(rig_upload(r, queue), CL_SUCCESS);
+    layer->arm(function, n, CL_OUT_OF_RESOURCES);
+    layer->enable(1);
+    clinfer_status st = r->op->run(ctx, &r->params, 0, NULL, NULL);
+    layer->enable(0);
+    const bool fired = layer->fired();
+    if (st) {
+        clinfer_ctx_error(ctx, error, sizeof error);
+        cr_assert(st == (clinfer_status) CL_OUT_OF_RESOURCES || st == CLINFER_ERR_UNSUPPORTED, "%s %ld: %s",
+                  function, n, clinfer_status_str(st));
+        cr_assert(strstr(error, "mla_decode_branch"), "%s %ld: \"%s\"", function, n, error);
+        cr_assert_eq(clFinish(queue), CL_SUCCESS);
+        cr_assert_eq(rig_upload(r, queue), CL_SUCCESS);
+        st = r->op->run(ctx, &r->params, 0, NULL, NULL);
+    }
+    cr_assert_eq(st, CLINFER_OK, "%s %ld: the next call fails", function, n);
+    cr_assert_eq(rig_download(r, queue), CL_SUCCESS);
+    rig_reference(r);
+    cr_assert(rig_same(r), "%s %ld: %s", function, n, r->note);
+    return fired;
+}
+
+// With CLBlast's programs there: what it and the engine call for each product.
+Test(gemm, failing_calls)
+{
+    static const char *const functions[] = {
+        "clEnqueueBarrierWithWaitList", "clEnqueueNDRangeKernel", "clCreateKernel", "clSetKernelArg",
+        "clGetMemObjectInfo",           "clGetCommandQueueInfo",  "clCreateBuffer", "clGetKernelWorkGroupInfo"
+    };
+    enum { SAMPLES = 8 };
+    struct rig r;
+    LAYER_OR_SKIP(layer);
+    const long before = layer->live();
+    OPEN_CLBLAST_OR_SKIP(0);
+    clinfer_ctx *owner = ctx;
+    cl_command_queue queue = new_queue(owner, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+    OPEN_CLBLAST_OR_SKIP(.queue = queue);
+    rig_make(&r, "mla_decode_branch", NULL);
+    cr_assert_eq(rig_open(&r, clinfer_ctx_cl_context(ctx)), CL_SUCCESS);
+    int failed = 0;
+    for (size_t f = 0; f < sizeof functions / sizeof functions[0]; f++) {
+        for (int i = 0; i < 2; i++) // the first one compiles
+            cr_assert_not(fails_well(&r, NULL, 0));
+        const long calls = layer->calls(functions[f]);
+        cr_assert(f > 0 || calls == 2, "%ld barriers", calls);
+        for (long n = 1; n <= calls; n += (calls + SAMPLES - 1) / SAMPLES)
+            failed += fails_well(&r, functions[f], n);
+    }
+    cr_assert_gt(failed, 2 + 8);
+    rig_close(&r);
+    clinfer_ctx_destroy(&ctx);
+    clReleaseCommandQueue(queue);
+    clinfer_ctx_destroy(&owner);
+    cr_assert_eq(layer->live(), before, "%ld OpenCL objects are left", layer->live() - before);
+    rig_free(&r);
+}
+
+// CLBlast's own first steps: a driver that fails it costs the call, and leaves nothing.
+Test(gemm, failing_start)
+{
+    static const char *const functions[] = { "clCreateCommandQueue", "clCreateBuffer", "clEnqueueWriteBuffer",
+                                             "clBuildProgram", "clEnqueueReadBuffer" };
+    struct rig r;
+    LAYER_OR_SKIP(layer);
+    const long before = layer->live();
+    for (size_t f = 0; f < sizeof functions / sizeof functions[0]; f++) {
+        OPEN_CLBLAST_OR_SKIP(0);
+        rig_make(&r, "mla_decode_branch", NULL);
+        const bool ours = strcmp(functions[f], "clBuildProgram");
+        layer->arm(functions[f], ours ? 1 : 2, CL_OUT_OF_RESOURCES); // after the program of our own kernels
+        layer->enable(1);
+        const clinfer_status st = clinfer_mla_decode_branch_compile(ctx, &r.params.decode);
+        layer->enable(0);
+        cr_assert(layer->fired(), "%s was not called", functions[f]);
+        cr_expect_eq((int) st, CL_OUT_OF_RESOURCES, "%s: %s", functions[f], clinfer_status_str(st));
+        clinfer_ctx_error(ctx, error, sizeof error);
+        cr_expect(strstr(error, "CLBlast does not work"), "%s: \"%s\"", functions[f], error);
+        cr_assert_eq(clinfer_mla_decode_branch_compile(ctx, &r.params.decode), CLINFER_OK);
+        rig_free(&r);
+        clinfer_ctx_destroy(&ctx);
+        cr_expect_eq(layer->live(), before, "%s: %ld OpenCL objects are left", functions[f],
+                     layer->live() - before);
+    }
+}
