@@ -13,6 +13,7 @@ void ref_fused_qk_rope(const struct clinfer_fused_qk_rope_params *p);
 void ref_rms_norm_kv_cache(const struct clinfer_rms_norm_kv_cache_params *p);
 void ref_mla_fused_rope_rmsnorm(const struct clinfer_mla_fused_rope_rmsnorm_params *p);
 void ref_mla_decode_branch(const struct clinfer_mla_decode_branch_params *p);
+void ref_kv_store(const struct clinfer_kv_store_params *p);
 
 // ref_types.c: element types. Addresses need no alignment.
 
@@ -57,6 +58,8 @@ int64_t ref_page(const clinfer_kv_batch *batch, const clinfer_kv_cache *kv, int6
 bool ref_token_at(const clinfer_kv_batch *batch, const clinfer_kv_cache *kv, int64_t total, int64_t token,
                   struct ref_token *out);
 
+// Where the elements of a head lie.
+unsigned char *ref_head_at(const struct ref_plane *plane, int64_t page, int64_t slot, int64_t head);
 void ref_read_head(const struct ref_plane *plane, int64_t page, int64_t slot, int64_t head, double *x);
 // Stores dims [first, first + count) of x; with scales, every group that holds one of them, whole.
 void ref_write_head(const struct ref_plane *plane, int64_t page, int64_t slot, int64_t head, const double *x,

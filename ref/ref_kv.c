@@ -79,7 +79,7 @@ static int64_t row_of(const struct ref_plane *p, int64_t slot, int64_t head)
     return slot * p->num_heads + head;
 }
 
-static unsigned char *blocks_at(const struct ref_plane *p, int64_t page, int64_t slot, int64_t head)
+unsigned char *ref_head_at(const struct ref_plane *p, int64_t page, int64_t slot, int64_t head)
 {
     const int64_t at = page * p->page_stride + row_of(p, slot, head) * p->head_size;
     return p->blocks + (size_t) at * clinfer_dtype_size(p->dtype);
@@ -93,7 +93,7 @@ static unsigned char *scales_at(const struct ref_plane *p, int64_t page, int64_t
 
 void ref_read_head(const struct ref_plane *plane, int64_t page, int64_t slot, int64_t head, double *x)
 {
-    const unsigned char *blocks = blocks_at(plane, page, slot, head);
+    const unsigned char *blocks = ref_head_at(plane, page, slot, head);
     for (int64_t d = 0; d < plane->head_size; d++) {
         x[d] = ref_load(blocks, plane->dtype, d);
         if (plane->scales)
@@ -120,7 +120,7 @@ static void write_group(const struct ref_plane *plane, unsigned char *blocks, un
 void ref_write_head(const struct ref_plane *plane, int64_t page, int64_t slot, int64_t head, const double *x,
                     int64_t first, int64_t count)
 {
-    unsigned char *blocks = blocks_at(plane, page, slot, head);
+    unsigned char *blocks = ref_head_at(plane, page, slot, head);
     if (count < 1)
         return;
     if (!plane->scales) {

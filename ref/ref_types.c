@@ -129,7 +129,7 @@ float ref_quantize_group(const float *x, int64_t n, float upper, double *codes)
     for (int64_t i = 0; i < n; i++) {
         float y = x[i];  // infinities saturate, NaN stays
         if (isfinite(y)) // an overflowing 1 / scale counts as none
-            y = isfinite(inverse) ? y * inverse : 0.0f;
+            y = isfinite(inverse) && inverse > 0 ? y * inverse : 0.0f;
         codes[i] = ref_round(y, CLINFER_F8_E4M3);
     }
     return scale;

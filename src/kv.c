@@ -75,8 +75,15 @@ static clinfer_status add_view(struct clf_plan *plan, const clinfer_kv_cache *kv
     return st;
 }
 
-static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache *kv, int64_t layer_idx)
+// A view under the names that messages have for it.
+struct named {
+    const clinfer_kv_cache *kv;
+    const char *name, *scales;
+};
+
+static clinfer_status check_fields(struct clf_plan *plan, const struct named *view, int64_t layer_idx)
 {
+    const clinfer_kv_cache *kv = view->kv;
     const struct {
         const char *name;
         int64_t value, least, most;
@@ -91,12 +98,12 @@ static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache
     };
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++)
         if (field[i].value < field[i].least || field[i].value > field[i].most)
-            return clf_fail(plan, CLINFER_ERR_SHAPE, "kv: %s is %" PRId64 ", want %" PRId64 " to %" PRId64,
-                            field[i].name, field[i].value, field[i].least, field[i].most);
+            return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: %s is %" PRId64 ", want %" PRId64 " to %" PRId64,
+                            view->name, field[i].name, field[i].value, field[i].least, field[i].most);
     const int64_t layers = kv->num_layers ? kv->num_layers : 1;
     if (layer_idx < 0 || layer_idx >= layers)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                        "layer_idx is %" PRId64 ", but the cache has %" PRId64 " layers", layer_idx, layers);
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "layer_idx is %" PRId64 ", but %s has %" PRId64 " layers",
+                        layer_idx, view->name, layers);
     if (plan->op->mla && (kv->planes != 1 || kv->num_heads != 1))
         return clf_fail(plan, CLINFER_ERR_SHAPE,
                         "kv: an MLA cache has 1 plane and 1 head, got %d and %" PRId64,
@@ -104,53 +111,102 @@ static clinfer_status check_fields(struct clf_plan *plan, const clinfer_kv_cache
     return CLINFER_OK;
 }
 
-static clinfer_status check_types(struct clf_plan *plan, const clinfer_kv_cache *kv)
+static clinfer_status check_types(struct clf_plan *plan, const struct named *view)
 {
+    const clinfer_kv_cache *kv = view->kv;
     const size_t size = clinfer_dtype_size(kv->dtype);
     if (!size || kv->dtype == CLINFER_U32)
-        return clf_fail(plan, CLINFER_ERR_TYPE, "kv: type %s (%d), want F32 F16 BF16 or F8_E4M3",
+        return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s (%d), want F32 F16 BF16 or F8_E4M3", view->name,
                         clinfer_dtype_str(kv->dtype), (int) kv->dtype);
     if (kv->scale_group && kv->dtype != CLINFER_F8_E4M3)
         return clf_fail(plan, CLINFER_ERR_TYPE,
-                        "kv: scale_group is %" PRId64 ", but only F8_E4M3 has scales, not %s",
+                        "%s: scale_group is %" PRId64 ", but only F8_E4M3 has scales, not %s", view->name,
                         kv->scale_group, clinfer_dtype_str(kv->dtype));
     if (kv->offset % size)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                        "kv: offset %zu is no multiple of the %zu bytes of an element", kv->offset, size);
+                        "%s: offset %zu is no multiple of the %zu bytes of an element", view->name,
+                        kv->offset, size);
     if (kv->scale_group && kv->scales_offset % 4)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "kv: scales_offset %zu is no multiple of 4",
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "%s: scales_offset %zu is no multiple of 4", view->name,
                         kv->scales_offset);
     return CLINFER_OK;
 }
 
-static clinfer_status add_views(struct clf_plan *plan, const clinfer_kv_cache *kv)
+static clinfer_status add_views(struct clf_plan *plan, const struct named *view)
 {
+    const clinfer_kv_cache *kv = view->kv;
     struct clf_kv_layout l;
     if (!clf_kv_resolve(kv, &l))
         return clf_fail(plan, CLINFER_ERR_SHAPE,
-                        "kv: %" PRId64 " pages of %" PRId64 " tokens pass 2^63 elements", kv->num_pages,
-                        kv->page_size);
+                        "%s: %" PRId64 " pages of %" PRId64 " tokens pass 2^63 elements", view->name,
+                        kv->num_pages, kv->page_size);
     const int64_t pages = kv->num_pages ? kv->num_pages : 1, rows = kv->page_size * kv->num_heads;
     const struct step blocks[3] = { { pages, l.page }, { l.planes, l.plane }, { l.layers, l.layer } };
     const struct step scales[3] = { { pages, l.scales_page },
                                     { l.planes, l.scales_plane },
                                     { l.layers, l.scales_layer } };
-    clinfer_status st = add_view(plan, kv, "kv", kv->mem, kv->offset, clinfer_dtype_size(kv->dtype),
+    clinfer_status st = add_view(plan, kv, view->name, kv->mem, kv->offset, clinfer_dtype_size(kv->dtype),
                                  rows * kv->head_size, blocks);
     if (!st && kv->scale_group)
-        st = add_view(plan, kv, "kv scales", kv->scales, kv->scales_offset, 4, rows * l.groups, scales);
+        st = add_view(plan, kv, view->scales, kv->scales, kv->scales_offset, 4, rows * l.groups, scales);
     return st;
+}
+
+static clinfer_status check_view(struct clf_plan *plan, const struct named *view, int64_t layer_idx)
+{
+    clinfer_status st = check_fields(plan, view, layer_idx);
+    if (!st)
+        st = check_types(plan, view);
+    return st ? st : add_views(plan, view);
+}
+
+bool clf_kv_given(const clinfer_kv_cache *kv)
+{
+    return kv->mem || kv->dtype || kv->num_pages || kv->planes || kv->page_size || kv->num_heads ||
+           kv->head_size;
+}
+
+static const clinfer_kv_cache *cache_of(const struct clf_plan *plan, const void *params)
+{
+    return (const clinfer_kv_cache *) ((const char *) params + plan->op->kv);
+}
+
+static const clinfer_kv_cache *v_cache_of(const struct clf_plan *plan, const void *params)
+{
+    return (const clinfer_kv_cache *) ((const char *) params + plan->op->kv_v);
+}
+
+// One lookup table serves K and V, so they have pages, slots and heads in common.
+static clinfer_status check_v(struct clf_plan *plan, const void *params, int64_t layer_idx)
+{
+    const clinfer_kv_cache *k = cache_of(plan, params), *v = v_cache_of(plan, params);
+    if (!plan->op->kv_v || !clf_kv_given(v))
+        return CLINFER_OK;
+    clinfer_status st = check_view(plan, &(struct named){ v, "kv_v", "kv_v scales" }, layer_idx);
+    if (st)
+        return st;
+    if (v->planes != 1)
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv_v: planes is %d, want 1", v->planes);
+    if (v->page_size != k->page_size)
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv_v: page_size is %" PRId64 ", but that of kv is %" PRId64,
+                        v->page_size, k->page_size);
+    if (v->num_heads != k->num_heads)
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "kv_v: num_heads is %" PRId64 ", but that of kv is %" PRId64,
+                        v->num_heads, k->num_heads);
+    if (v->num_pages < k->num_pages)
+        return clf_fail(plan, CLINFER_ERR_SHAPE,
+                        "kv_v: num_pages is %" PRId64 ", want at least the %" PRId64 " of kv", v->num_pages,
+                        k->num_pages);
+    return CLINFER_OK;
 }
 
 clinfer_status clf_kv_validate(struct clf_plan *plan, const void *params)
 {
-    const clinfer_kv_cache *kv = (const clinfer_kv_cache *) ((const char *) params + plan->op->kv);
+    const clinfer_kv_cache *kv = cache_of(plan, params);
     const int64_t layer_idx = *(const int64_t *) ((const char *) params + plan->op->layer_idx);
-    clinfer_status st = check_fields(plan, kv, layer_idx);
+    clinfer_status st = check_view(plan, &(struct named){ kv, "kv", "kv scales" }, layer_idx);
     if (!st)
-        st = check_types(plan, kv);
-    if (!st)
-        st = add_views(plan, kv);
+        st = check_v(plan, params, layer_idx);
     if (st)
         return st;
     static const struct clf_tensor_rule batch[] = {
@@ -166,9 +222,8 @@ clinfer_status clf_kv_validate(struct clf_plan *plan, const void *params)
     return clf_validate_tensors(plan, CLF_TENSORS(batch), (const char *) params + plan->op->batch);
 }
 
-void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+static void define_view(struct clf_launch *l, const clinfer_kv_cache *kv)
 {
-    const clinfer_kv_cache *kv = (const clinfer_kv_cache *) ((const char *) params + plan->op->kv);
     clf_define_type(l, "CACHE_T", kv->dtype);
     clf_define(l, "KV_HEADS", kv->num_heads);
     clf_define(l, "HEAD_SIZE", kv->head_size);
@@ -186,10 +241,12 @@ uint64_t clf_staged_bytes(const struct clf_plan *plan, int64_t elements, int64_t
     return 4 * (uint64_t) (elements + 2 * groups + clf_tune_group(plan->caps).items);
 }
 
-void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+// The first plane of a view, or of the cache also its second. Page ids past the cache's pages are faults of
+// both.
+static void push_view(struct clf_launch *l, const struct clf_plan *plan, const void *params,
+                      const clinfer_kv_cache *kv, int plane)
 {
     const struct clf_op *op = plan->op;
-    const clinfer_kv_cache *kv = (const clinfer_kv_cache *) ((const char *) params + op->kv);
     const clinfer_kv_batch *batch = (const clinfer_kv_batch *) ((const char *) params + op->batch);
     const int64_t layer = *(const int64_t *) ((const char *) params + op->layer_idx);
     struct clf_kv_layout at;
@@ -198,18 +255,50 @@ void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const voi
     clf_push(l, (cl_uint) CLF_DIM(plan, 'B'));
     clf_push(l, (cl_uint) CLF_DIM(plan, 'M'));
     clf_push(l, (cl_uint) kv->page_size);
-    clf_push(l, (cl_uint) kv->num_pages);
+    clf_push(l, (cl_uint) CLF_DIM(plan, 'P'));
     clf_push_tensor(l, &batch->input_row_offsets, 1);
     clf_push_tensor(l, &batch->cache_lengths, 1);
     clf_push_tensor(l, &batch->lookup_table, 2);
     clf_push_mem(l, kv->mem);
-    clf_push(l, (cl_ulong) (kv->offset / clinfer_dtype_size(kv->dtype)) + (cl_ulong) (layer * at.layer));
+    clf_push(l, (cl_ulong) (kv->offset / clinfer_dtype_size(kv->dtype)) +
+                    (cl_ulong) (layer * at.layer + plane * at.plane));
     clf_push(l, (cl_ulong) at.page);
     clf_push_mem(l, kv->scale_group ? kv->scales : NULL);
-    clf_push(l, (cl_ulong) (kv->scales_offset / 4) + (cl_ulong) (layer * at.scales_layer));
+    clf_push(l, (cl_ulong) (kv->scales_offset / 4) +
+                    (cl_ulong) (layer * at.scales_layer + plane * at.scales_plane));
     clf_push(l, (cl_ulong) at.scales_page);
     clf_push_arg(l, (struct clf_arg){ CLF_ARG_FAULT, sizeof(cl_mem), { .mem = NULL } });
     for (cl_uint id = 0; id < CLF_NUM_OPS; id++)
         if (clf_ops[id] == op)
             clf_push(l, id);
+}
+
+void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    define_view(l, cache_of(plan, params));
+}
+
+void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    push_view(l, plan, params, cache_of(plan, params), 0);
+}
+
+void clf_define_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    const clinfer_kv_cache *v = v_cache_of(plan, params);
+    define_view(l, clf_kv_given(v) ? v : cache_of(plan, params));
+}
+
+void clf_push_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    const clinfer_kv_cache *v = v_cache_of(plan, params);
+    push_view(l, plan, params, clf_kv_given(v) ? v : cache_of(plan, params), clf_kv_given(v) ? 0 : 1);
+}
+
+void clf_push_plane_strides(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    struct clf_kv_layout at;
+    clf_kv_resolve(cache_of(plan, params), &at);
+    clf_push(l, (cl_ulong) at.plane);
+    clf_push(l, (cl_ulong) at.scales_plane);
 }

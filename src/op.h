@@ -141,6 +141,7 @@ struct clf_op {
     bool mla; // one plane, one head
     // Pure, like validation: no OpenCL, no allocation. Checks what the table cannot say, fills the launches.
     clinfer_status (*prepare)(struct clf_plan *plan, const void *params);
+    size_t kv_v; // offset of V's own view of the cache, which may be zeroed; 0: the op has none
 };
 #define CLF_TENSORS(t) (t), (int) (sizeof(t) / sizeof((t)[0]))
 #define CLF_CACHE_FIELDS(p)                                                                                  \

@@ -34,6 +34,13 @@ void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_
 // Defines of cl/lib/paged.clh, and the arguments of its PAGED_ARGS, count left out.
 void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+// The same for V in K's place: the op's own view of it, or plane 1 of the cache.
+void clf_define_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+void clf_push_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+// Elements from the K plane to the V plane: of the blocks, then of the scales.
+void clf_push_plane_strides(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+// Whether the params hold a view, not a zeroed field.
+bool clf_kv_given(const clinfer_kv_cache *kv);
 
 // Bytes of local memory in which a work-group stages a row of `elements` values with `groups` scale groups.
 uint64_t clf_staged_bytes(const struct clf_plan *plan, int64_t elements, int64_t groups);

@@ -40,6 +40,10 @@ KERNELS = {
         {**MLA, **TILES, **SCALED, "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
         {**MLA, **TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
     ],
+    "kv_store": [
+        {**PAGED, "SOURCE_T": FLOATS},
+        {**PAGED, **SCALED, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SOURCE_T": FLOATS},
+    ],
     "matmul": [
         {"W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
          "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
@@ -47,21 +51,30 @@ KERNELS = {
     "weights_f32": [{"W_T": CACHE, "ROW_BLOCK": [1], "COLUMN_BLOCK": [0, 16, 20]}],
     "matmul_finish": [{"Y_T": FLOATS, "ROUND_T": FLOATS}],
 }
-# Wanted only as far as MROPE_SECTIONS says.
-OPTIONAL = {f"MROPE_END{i}" for i in range(8)}
+GROUP = {"GROUP_ITEMS": [64, 1, 8, 256], "LANES": [4, 8, 16], "SUBGROUPS": [0]}
+# Wanted only as far as MROPE_SECTIONS says; with a default.
+OPTIONAL = {f"MROPE_END{i}" for i in range(8)} | {"LANES"}
 
 
 def compile_(kernel, macros):
     command = [clang, "-fsyntax-only", "-Werror", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Wundef",
                "-Wdouble-promotion", "-target", "spir64", "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
-               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, "row", kernel + ".cl")]
+               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, kernel + ".cl")]
     p = subprocess.run(command, capture_output=True, text=True)
     return p.returncode == 0, p.stderr
 
 
+def files():
+    """(file of a kernel set, macros) of each kernel in each set that has it"""
+    for kernel, sets in KERNELS.items():
+        yield "row/" + kernel, sets
+        if os.path.exists(os.path.join(cl_dir, "group", kernel + ".cl")):
+            yield "group/" + kernel, [{**macros, **GROUP} for macros in sets]
+
+
 def jobs():
     """(what, kernel, macros, whether it is to pass)"""
-    for kernel, sets in KERNELS.items():
+    for kernel, sets in files():
         for macros in sets:
             base = {k: list(v)[0] for k, v in macros.items()}
             yield "base", kernel, base, True

@@ -88,7 +88,7 @@ struct ot_call {
 };
 
 // Empties *c and returns the params, in which the test sets types and shapes (not those of the batch, nor
-// pages), then calls ot_place.
+// pages; of V's own view the type, head size and scales), then calls ot_place.
 void *ot_begin(struct ot_call *c, const char *op, const struct ot_batch *batch,
                const struct ot_random *random);
 void ot_place(struct ot_call *c);

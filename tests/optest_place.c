@@ -124,14 +124,14 @@ static int64_t stride_axes(struct ot_random *r, int64_t row, const int64_t count
     return n;
 }
 
-static void place_cache(struct ot_call *c, int i, bool scales)
+static void place_cache(struct ot_call *c, int i, clinfer_kv_cache *kv, bool scales)
 {
-    clinfer_kv_cache *kv = kv_of(c);
+    const bool far = c->far_stride && kv == kv_of(c);
     const int64_t rows = kv->page_size * kv->num_heads,
                   count[3] = { kv->num_pages, kv->planes, kv->num_layers };
     if (!scales) {
         int64_t *stride[3] = { &kv->page_stride, &kv->kv_stride, &kv->layer_stride };
-        const int64_t n = stride_axes(c->far_stride ? NULL : &c->random, rows * kv->head_size, count, stride);
+        const int64_t n = stride_axes(far ? NULL : &c->random, rows * kv->head_size, count, stride);
         const size_t size = clinfer_dtype_size(kv->dtype);
         c->of[i] = new_memory(c, (size_t) n * size, size, &kv->offset);
         kv->mem = (cl_mem) c->memory[c->of[i]].ref;
@@ -160,7 +160,9 @@ static void place(struct ot_call *c, int i)
     const int j = d->role == OP_OUT ? partner_of(c, i) : -1;
     clinfer_tensor *in = j < 0 ? NULL : field(c->params, c->op->tensors[j].offset);
     if (d->place != OP_TENSOR) {
-        place_cache(c, i, d->place == OP_SCALES);
+        clinfer_kv_cache *view = field(c->params, d->offset);
+        if (view->dtype) // V's own may be absent
+            place_cache(c, i, view, d->place == OP_SCALES);
         return;
     }
     if (!t->rank)
@@ -175,6 +177,21 @@ static void place(struct ot_call *c, int i)
     } else {
         place_tensor(c, i, t);
     }
+}
+
+// V's own view, where the test asks for one by its type: K's pages, slots and heads, and some more of its
+// own.
+static void shape_v(struct ot_call *c)
+{
+    const clinfer_kv_cache *kv = kv_of(c);
+    clinfer_kv_cache *v = field(c->params, c->op->kv_v);
+    if (!c->op->kv_v || !v->dtype)
+        return;
+    v->num_pages = kv->num_pages + ot_between(&c->random, 0, 2);
+    v->num_layers = kv->num_layers + ot_between(&c->random, 0, 1);
+    v->page_size = kv->page_size;
+    v->num_heads = kv->num_heads;
+    v->planes = 1;
 }
 
 static void shape_batch(struct ot_call *c)
@@ -197,6 +214,7 @@ static void shape_batch(struct ot_call *c)
     *(int64_t *) field(c->params, c->op->layer) = b->layer;
     if (!kv->planes)
         kv->planes = 2;
+    shape_v(c);
 }
 
 void ot_place(struct ot_call *c)

@@ -41,6 +41,7 @@ static int64_t extent(const struct rig *r, char axis)
                  { 'S', r->batch.page_size },
                  { 'K', 1 },
                  { 'D', ROW },
+                 { 'W', ROW },
                  { 'g', ROW },
                  { 'C', LATENT },
                  { 'N', NOPE },
@@ -148,6 +149,11 @@ unsigned char *rig_row(struct rig *r, unsigned char *image, int64_t request, int
     return image + RIG_GUARD + slot * RIG_ROW_BYTES;
 }
 
+int64_t rig_plane_bytes(const struct rig *r)
+{
+    return LAYERS * r->batch.page_size * RIG_ROW_BYTES;
+}
+
 static void fill_batch(struct rig *r)
 {
     uint32_t *offsets = rig_u32(r, "input_row_offsets"), *lengths = rig_u32(r, "cache_lengths"),
@@ -206,7 +212,7 @@ static void set_scalars(struct rig *r)
         r->params.norm.total_seq_len = RIG_TOKENS;
     } else if (!strcmp(r->op->name, "mla_fused_rope_rmsnorm")) {
         r->params.store.epsilon = 1e-5f;
-    } else {
+    } else if (!strcmp(r->op->name, "mla_decode_branch")) {
         r->params.decode.epsilon = 1e-5f;
         r->params.decode.scale = 0.2f;
     }
@@ -221,7 +227,8 @@ void rig_make(struct rig *r, const char *op, const struct rig_batch *batch)
         abort();
     for (int i = 0; i < r->op->num_tensors; i++) {
         const struct op_tensor *t = &r->op->tensors[i];
-        if (!t->optional || (!strcmp(t->name, "position_ids") && r->batch.position_ids))
+        if (!t->optional || !strcmp(t->name, "v") ||
+            (!strcmp(t->name, "position_ids") && r->batch.position_ids))
             add_buffer(r, t);
     }
     fill_batch(r);

@@ -38,6 +38,7 @@ union rig_params {
     struct clinfer_rms_norm_kv_cache_params norm;
     struct clinfer_mla_fused_rope_rmsnorm_params store;
     struct clinfer_mla_decode_branch_params decode;
+    struct clinfer_kv_store_params kv_store;
 };
 
 struct rig {
@@ -49,15 +50,16 @@ struct rig {
     char note[256]; // the first difference that rig_same found
 };
 
-// op: the name of one of the four; batch NULL: rig_default. Aborts when there is no memory.
+// op: the name of one; batch NULL: rig_default. Aborts when there is no memory.
 void rig_make(struct rig *r, const char *op, const struct rig_batch *batch);
 void rig_free(struct rig *r);
 
 // The initial contents, past the guard.
 struct rig_buffer *rig_buffer(struct rig *r, const char *tensor);
 uint32_t *rig_u32(struct rig *r, const char *tensor);
-// Bytes of a cache row (K plane) in one of a buffer's images.
+// Bytes of a cache row (K plane) in one of a buffer's images, and from a plane to the next.
 unsigned char *rig_row(struct rig *r, unsigned char *image, int64_t request, int64_t position);
+int64_t rig_plane_bytes(const struct rig *r);
 enum { RIG_ROW_BYTES = 48 * 4 };
 
 // Buffers on a device, and the initial contents into them (blocks). A status of OpenCL's.

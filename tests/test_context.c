@@ -13,7 +13,8 @@
 TestSuite(context, .timeout = 120);
 
 static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch" };
+                                   "mla_decode_branch", "kv_store" };
+enum { NUM_OPS = sizeof ops / sizeof ops[0] };
 
 static clinfer_ctx *open_ctx(const char *device, cl_command_queue queue)
 {
@@ -141,7 +142,7 @@ Test(context, callers_queue)
     cr_assert_eq(clinfer_ctx_cl_context(ctx), context);
     cr_assert_eq(clinfer_ctx_device(ctx), info.id);
     cr_assert_gt(references(NULL, queue), queues);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < NUM_OPS; i++)
         run_right(ctx, ops[i]);
     clFinish(queue);
     clinfer_ctx_destroy(&ctx);
@@ -177,7 +178,7 @@ Test(context, capabilities_masked)
                  CLINFER_OK);
     clinfer_ctx_device_info(ctx, &info);
     cr_assert_eq(info.caps, 0);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < NUM_OPS; i++)
         run_right(ctx, ops[i]);
     clinfer_ctx_destroy(&ctx);
 }
@@ -199,12 +200,12 @@ Test(context, hundred_contexts)
 Test(context, two_at_once)
 {
     clinfer_ctx *a = open_ctx(NULL, NULL), *b = open_ctx(NULL, NULL);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < NUM_OPS; i++) {
         run_right(a, ops[i]);
-        run_right(b, ops[3 - i]);
+        run_right(b, ops[NUM_OPS - 1 - i]);
     }
     clinfer_ctx_destroy(&a);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < NUM_OPS; i++)
         run_right(b, ops[i]);
     clinfer_ctx_destroy(&b);
 }

@@ -56,9 +56,9 @@ static void expect_refused(struct rig *r, clinfer_ctx *ctx, clinfer_status statu
 Test(memory, views_past_their_buffers)
 {
     static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                       "mla_decode_branch" };
+                                       "mla_decode_branch", "kv_store" };
     clinfer_ctx *ctx = open_ctx();
-    for (int o = 0; o < 4; o++) {
+    for (size_t o = 0; o < sizeof ops / sizeof ops[0]; o++) {
         struct rig r;
         ready(&r, ctx, ops[o]);
         for (int i = 0; i < r.num_buffers; i++) {

@@ -10,8 +10,8 @@
 TestSuite(poison, .timeout = 120);
 
 static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch" };
-enum { NUM_OPS = 4 };
+                                   "mla_decode_branch", "kv_store" };
+enum { NUM_OPS = sizeof ops / sizeof ops[0] };
 
 static clinfer_ctx *ctx;
 

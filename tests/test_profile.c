@@ -42,12 +42,12 @@ static clinfer_ctx *open_profiled(cl_command_queue_properties properties, clinfe
 
 Test(profile, each_launch)
 {
-    static const int launches[] = { 1, 1, 1, 6 };
+    static const int launches[] = { 1, 1, 1, 6, 1 };
     clinfer_ctx *owner = open_ctx(NULL);
     for (int ordered = 0; ordered < 2; ordered++) {
         clinfer_ctx *ctx = open_profiled(
             CL_QUEUE_PROFILING_ENABLE | (ordered ? 0 : CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE), owner);
-        for (int i = 0, total = 0; i < 4; i++) {
+        for (int i = 0, total = 0; i < NUM_OPS; i++) {
             struct rig r;
             rig_make(&r, ops[i], NULL);
             expected_op = ops[i];

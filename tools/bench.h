@@ -77,6 +77,7 @@ struct bench_call {
         struct clinfer_rms_norm_kv_cache_params norm;
         struct clinfer_mla_fused_rope_rmsnorm_params store;
         struct clinfer_mla_decode_branch_params decode;
+        struct clinfer_kv_store_params kv_store;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

@@ -10,7 +10,7 @@ static const struct bench_shape attention_shapes[] = {
     { "llama-32x8x128-halves", 32, 8, 128, 128, true, 0, 0, 0 },
     { "smollm2-9x3x64-halves", 9, 3, 64, 64, true, 0, 0, 0 },
 };
-static const struct bench_shape norm_shapes[] = {
+static const struct bench_shape row_shapes[] = {
     { "llama-32x8x128", 32, 8, 128, 0, false, 0, 0, 0 },
     { "smollm2-9x3x64", 9, 3, 64, 0, false, 0, 0, 0 },
 };
@@ -65,9 +65,10 @@ static const struct {
     int num_batches;
 } groups[] = {
     { "fused_qk_rope", NULL, "fused_qk_rope", TABLES(attention_shapes, row_types, row_batches) },
-    { "rms_norm_kv_cache", NULL, "rms_norm_kv_cache", TABLES(norm_shapes, row_types, row_batches) },
+    { "rms_norm_kv_cache", NULL, "rms_norm_kv_cache", TABLES(row_shapes, row_types, row_batches) },
     { "mla_fused_rope_rmsnorm", NULL, "mla_fused_rope_rmsnorm", TABLES(mla_shapes, row_types, row_batches) },
     { "mla_decode_branch", NULL, "mla_decode_branch", TABLES(mla_shapes, decode_types, decode_batches) },
+    { "kv_store", NULL, "kv_store", TABLES(row_shapes, row_types, row_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

@@ -154,6 +154,22 @@ static void make_decode(struct bench_maker *m, const struct bench_case *c)
     m->call->work = c->part ? attention_work(c) : decode_work(c);
 }
 
+static void make_kv_store(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_kv_store_params *p = &m->call->params.kv_store;
+    const struct bench_shape *s = c->shape;
+    const clinfer_dtype act = c->types->act;
+    const int64_t T = tokens_of(c->batch);
+    p->k = bench_tensor(m, BENCH_NOISE, 1, act, T, s->kv_heads, s->head_size);
+    p->v = bench_tensor(m, BENCH_NOISE, 1, act, T, s->kv_heads, s->head_size);
+    p->kv = bench_cache(m, c, 2, s->kv_heads, s->head_size);
+    p->batch = bench_batch_of(m, c->batch);
+    const double rows = 2 * (double) T; // of K and V
+    m->call->work =
+        (struct bench_work){ rows * s->kv_heads * s->head_size * size_of(act) + batch_bytes(c->batch),
+                             rows * cache_row_bytes(c), 0, 0 };
+}
+
 static const struct {
     const char *op;
     void (*make)(struct bench_maker *m, const struct bench_case *c);
@@ -162,6 +178,7 @@ static const struct {
     { "rms_norm_kv_cache", make_norm },
     { "mla_fused_rope_rmsnorm", make_store },
     { "mla_decode_branch", make_decode },
+    { "kv_store", make_kv_store },
 };
 
 bool bench_open(const struct bench_case *c, clinfer_ctx *ctx, struct bench_call *call)

@@ -81,10 +81,16 @@ static void sum_span(struct pair *p, int64_t row, const struct op_span *s)
         p->tolerance[i] = ref_ulp(expected_at(p, i), p->b->dtype) + rms_share(s->inner) * rms;
 }
 
+// The view that blocks or scales belong to.
+static const clinfer_kv_cache *view_of(const struct pair *p)
+{
+    return (const void *) ((const char *) p->c->params + p->b->tensor->offset);
+}
+
 // A scale is the group's largest value over 448, so a unit of that value's type counts 1 / 448.
 static void scale_span(struct pair *p, int64_t row, const struct op_span *s)
 {
-    const int64_t group = op_case_kv(p->c)->scale_group;
+    const int64_t group = view_of(p)->scale_group;
     for (int64_t g = s->first / group; g < op_groups(s->first + s->count, group); g++) {
         const double x = expected_at(p, row + g);
         const double unit = s->inner == CLINFER_F32 ? 0 : ref_ulp(448 * x, s->inner) / 448;
@@ -98,14 +104,15 @@ static void scale_span(struct pair *p, int64_t row, const struct op_span *s)
 // is off by, kv_scales answers for.
 static void widen_to_groups(const struct pair *p, struct op_span *s)
 {
-    const int64_t group = op_case_kv(p->c)->scale_group;
-    if (!group || p->b->tensor->place != OP_BLOCKS)
+    const int64_t group = p->b->tensor->place == OP_BLOCKS ? view_of(p)->scale_group : 0;
+    if (!group)
         return;
     const int64_t first = s->first / group * group, end = op_groups(s->first + s->count, group) * group;
     s->first = first;
     s->count = (end < p->width ? end : p->width) - first;
 }
 
+// `head` counts on from the K plane to the V plane.
 static void head_row(struct pair *p, int64_t row, int64_t head)
 {
     struct op_span spans[OP_MAX_SPANS];
@@ -127,11 +134,13 @@ static void token_rows(struct pair *p, int64_t token, const struct ref_token *at
     const int64_t *shape = p->b->shape;
     const int64_t layer = *(const int64_t *) (const void *) ((const char *) p->c->params + p->c->op->layer);
     const bool cache = p->b->tensor->place != OP_TENSOR;
-    const int64_t heads = cache ? shape[4] : shape[1];
-    const int64_t row =
-        cache ? ((at->page * shape[1] * shape[2] + layer) * shape[3] + at->slot) * heads : token * heads;
-    for (int64_t h = 0; h < heads; h++)
-        head_row(p, (row + h) * p->width, h);
+    const int64_t heads = cache ? shape[4] : shape[1], planes = cache && p->c->op->kv_v ? shape[1] : 1;
+    for (int64_t plane = 0; plane < planes; plane++) {
+        const int64_t of_layer = (at->page * (cache ? shape[1] : 1) + plane) * (cache ? shape[2] : 1) + layer;
+        const int64_t row = cache ? (of_layer * shape[3] + at->slot) * heads : token * heads;
+        for (int64_t h = 0; h < heads; h++)
+            head_row(p, (row + h) * p->width, plane * heads + h);
+    }
 }
 
 static void set_tolerances(struct pair *p)

@@ -65,6 +65,9 @@ struct op_desc {
     bool (*check)(struct op_load *load); // what the tables cannot say
     // The spans of one head of a new token's row that the op writes; the count.
     int (*spans)(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+    // Offset of V's own view in the params; 0: the op has none, and of kv it writes the K plane only. Else
+    // heads, as `spans` gets them, count on from the K plane to the V plane.
+    size_t kv_v;
 };
 
 extern const struct op_desc op_descs[];
@@ -143,6 +146,7 @@ bool op_check_fused_qk_rope(struct op_load *load);
 bool op_check_rms_norm_kv_cache(struct op_load *load);
 bool op_check_mla_fused_rope_rmsnorm(struct op_load *load);
 bool op_check_mla_decode_branch(struct op_load *load);
+bool op_check_kv_store(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -153,5 +157,6 @@ int op_spans_mla_fused_rope_rmsnorm(const struct op_case *c, const char *tensor,
                                     struct op_span *spans);
 int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int64_t head,
                                struct op_span *spans);
+int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 
 #endif

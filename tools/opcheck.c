@@ -165,6 +165,21 @@ bool op_check_mla_decode_branch(struct op_load *load)
     return check_mla_cache(load) && check_weights(load, p);
 }
 
+bool op_check_kv_store(struct op_load *load)
+{
+    const struct clinfer_kv_store_params *p = load->c->params;
+    load->c->total = load->axis['T'];
+    if (p->kv_v.dtype)
+        return load->axis['u'] == 1 ||
+               op_load_fail(load, "v_blocks has %lld planes, not 1", (ll) load->axis['u']);
+    if (p->v.rank && load->axis['p'] == 1)
+        return op_load_fail(load, "v goes to the second plane, and kv_blocks has 1");
+    if (p->v.rank && load->axis['W'] != load->axis['D'])
+        return op_load_fail(load, "a head of v is %lld wide, of kv_blocks %lld", (ll) load->axis['W'],
+                            (ll) load->axis['D']);
+    return true;
+}
+
 static bool check_offsets(struct op_load *load, const clinfer_tensor *offsets)
 {
     uint32_t last = 0;

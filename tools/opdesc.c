@@ -103,6 +103,18 @@ static const struct op_scalar mla_decode_branch_scalars[] = {
     { "score_mod", FIELD(mla_decode_branch, score_mod), OP_CHOICE, "no_pos", score_mods },
 };
 
+// W is Dv; V's own blocks have the pages, slots and heads of K's, in one plane (u), with w groups of a head.
+static const struct op_tensor kv_store_tensors[] = {
+    CACHE_TENSORS(kv_store),
+    { "v_blocks", FIELD(kv_store, kv_v), OP_INOUT, OP_BLOCKS, true, STORED, "PuLSKW", NULL },
+    { "v_scales", FIELD(kv_store, kv_v), OP_INOUT, OP_SCALES, true, F32, "PuLSKw", NULL },
+    INPUT(kv_store, k, FLOATS, "TKD"),
+    OPTIONAL(kv_store, v, FLOATS, "TKW"),
+};
+static const struct op_scalar kv_store_scalars[] = {
+    { "layer_idx", FIELD(kv_store, layer_idx), OP_INT64, NULL, NULL },
+};
+
 #define WRAPPERS(op)                                                                                         \
     static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
                                    const cl_event *events, cl_event *event)                                  \
@@ -121,18 +133,22 @@ WRAPPERS(fused_qk_rope)
 WRAPPERS(rms_norm_kv_cache)
 WRAPPERS(mla_fused_rope_rmsnorm)
 WRAPPERS(mla_decode_branch)
+WRAPPERS(kv_store)
 
+#define DESC_FIELDS(op, reads_context)                                                                       \
+#op, sizeof(struct clinfer_##op##_params), FIELD(op, kv), FIELD(op, batch), FIELD(op, layer_idx),        \
+        reads_context, op##_tensors, COUNT(op##_tensors), op##_scalars, COUNT(op##_scalars), run_##op,       \
+        compile_##op, reference_##op, op_check_##op, op_spans_##op
 #define DESC(op, reads_context)                                                                              \
     {                                                                                                        \
-#op, sizeof(struct clinfer_##op##_params), FIELD(op, kv), FIELD(op, batch), FIELD(op, layer_idx),    \
-            reads_context, op##_tensors, COUNT(op##_tensors), op##_scalars, COUNT(op##_scalars), run_##op,   \
-            compile_##op, reference_##op, op_check_##op, op_spans_##op                                       \
+        DESC_FIELDS(op, reads_context)                                                                       \
     }
 const struct op_desc op_descs[] = {
     DESC(fused_qk_rope, false),
     DESC(rms_norm_kv_cache, false),
     DESC(mla_fused_rope_rmsnorm, false),
     DESC(mla_decode_branch, true),
+    { DESC_FIELDS(kv_store, false), FIELD(kv_store, kv_v) },
 };
 const int op_num_descs = COUNT(op_descs);
 

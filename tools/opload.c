@@ -129,7 +129,7 @@ static struct op_buffer *add_buffer(struct op_load *load, const struct op_tensor
 // Points the params at the buffer; a cache's extents come from its blocks.
 static void place(struct op_load *load, const struct op_buffer *b)
 {
-    clinfer_kv_cache *kv = field(load, load->c->op->kv);
+    clinfer_kv_cache *kv = field(load, b->tensor->offset);
     clinfer_tensor *t = field(load, b->tensor->offset);
     if (b->tensor->place == OP_SCALES) {
         kv->scales = (cl_mem) b->data;
@@ -200,44 +200,60 @@ static bool load_output(struct op_load *load, const struct op_tensor *t)
     return true;
 }
 
-static bool load_scales(struct op_load *load)
+// The tensors of K's and V's caches, and the letters of a page's extents and of the groups of a head.
+struct cache_names {
+    const char *blocks, *scales, *granularity, *page;
+    char groups;
+};
+static const struct cache_names kv_names = { "kv_blocks", "kv_scales", "kv_scale_granularity", "pLSKD", 'G' };
+static const struct cache_names v_names = { "v_blocks", "v_scales", "v_scale_granularity", "uLSKW", 'w' };
+
+static bool load_scales(struct op_load *load, clinfer_kv_cache *kv, const struct cache_names *names)
 {
-    clinfer_kv_cache *kv = field(load, load->c->op->kv);
-    const char *text = st_meta_get(&load->c->file, "kv_scale_granularity");
-    const int64_t groups = load->axis['G'];
+    const char *text = st_meta_get(&load->c->file, names->granularity);
+    const int64_t groups = load->axis[(unsigned char) names->groups];
     if (!kv->scales)
         return true;
     if (kv->dtype != CLINFER_F8_E4M3)
-        return op_load_fail(load, "kv_scales goes with F8_E4M3 blocks, and kv_blocks is %s",
-                            clinfer_dtype_str(kv->dtype));
+        return op_load_fail(load, "%s goes with F8_E4M3 blocks, and %s is %s", names->scales, names->blocks,
+                            kv->dtype ? clinfer_dtype_str(kv->dtype) : "missing");
     if (groups < 1)
-        return op_load_fail(load, "kv_scales: axis 5 is empty");
+        return op_load_fail(load, "%s: axis 5 is empty", names->scales);
     kv->scale_group = op_groups(kv->head_size, groups);
-    if (text && !op_load_int(load, "kv_scale_granularity", text, &kv->scale_group))
+    if (text && !op_load_int(load, names->granularity, text, &kv->scale_group))
         return false;
     if (kv->scale_group < 1 || kv->scale_group > INT32_MAX ||
         op_groups(kv->head_size, kv->scale_group) != groups)
-        return op_load_fail(load, "kv_scales has %lld groups of %lld for a head of %lld", (long long) groups,
-                            (long long) kv->scale_group, (long long) kv->head_size);
+        return op_load_fail(load, "%s has %lld groups of %lld for a head of %lld", names->scales,
+                            (long long) groups, (long long) kv->scale_group, (long long) kv->head_size);
     return true;
 }
 
 // An empty cache may claim any extents; products of these are used without a check.
-static bool check_page(struct op_load *load)
+static bool check_page(struct op_load *load, const struct cache_names *names)
 {
     int64_t elements = 1;
-    for (const char *axis = "pLSKD"; *axis; axis++) {
+    for (const char *axis = names->page; *axis; axis++) {
         const int64_t extent = load->axis[(unsigned char) *axis];
         if (extent > ((int64_t) 1 << 48) / elements)
-            return op_load_fail(load, "kv_blocks: a page is too large");
+            return op_load_fail(load, "%s: a page is too large", names->blocks);
         elements *= extent;
     }
     return true;
 }
 
+// V's own view, where the op may have one and the file has its blocks.
+static bool load_v_cache(struct op_load *load)
+{
+    clinfer_kv_cache *v = field(load, load->c->op->kv_v);
+    if (!load->c->op->kv_v || (!v->dtype && !v->scales))
+        return true;
+    return (!v->dtype || check_page(load, &v_names)) && load_scales(load, v, &v_names);
+}
+
 static bool load_cache(struct op_load *load)
 {
-    const clinfer_kv_cache *kv = field(load, load->c->op->kv);
+    clinfer_kv_cache *kv = field(load, load->c->op->kv);
     const int64_t layer = *(const int64_t *) field(load, load->c->op->layer);
     if (load->axis['p'] > 2)
         return op_load_fail(load, "kv_blocks: axis 1 is %lld, not 1 or 2", (long long) load->axis['p']);
@@ -247,7 +263,7 @@ static bool load_cache(struct op_load *load)
     if (load->axis['O'] != load->axis['B'] + 1)
         return op_load_fail(load, "input_row_offsets has %lld entries for %lld requests",
                             (long long) load->axis['O'], (long long) load->axis['B']);
-    return check_page(load) && load_scales(load);
+    return check_page(load, &kv_names) && load_scales(load, kv, &kv_names) && load_v_cache(load);
 }
 
 static bool load_op(struct op_load *load)

@@ -50,6 +50,16 @@ int op_spans_mla_fused_rope_rmsnorm(const struct op_case *c, const char *tensor,
     return n;
 }
 
+// Heads past those of K are V's. Its own blocks are another tensor.
+int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    const struct clinfer_kv_store_params *p = c->params;
+    const bool own = tensor[0] == 'v', v = own || head >= p->kv.num_heads;
+    if (v && (!p->v.rank || own != (p->kv_v.head_size != 0)))
+        return 0;
+    return span(spans, 0, own ? p->kv_v.head_size : p->kv.head_size, CLINFER_F32, 1);
+}
+
 // Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
 static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
 {

@@ -6,10 +6,11 @@
 
 CLINFER_API_BEGIN
 
-// A view of a paged KV cache: kv_blocks [P, planes, L, S, K, D], where planes is 2 (K, then V) or,
-// for MLA, 1 with K == 1 and D == C + R. The S * K * D elements of one page of one layer are
-// contiguous; every step above them may be strided. Plain data, owns nothing.
-// A zero stride means dense: layer_stride S*K*D, kv_stride L*layer_stride, page_stride planes*kv_stride.
+// A view of a paged KV cache: kv_blocks [P, planes, L, S, K, D], where planes is 2 (K, then V), or 1: for
+// MLA, with K == 1 and D == C + R, and where K and V, of different size or type, have a view each (kv_store).
+// The S * K * D elements of one page of one layer are contiguous; every step above them may be strided. Plain
+// data, owns nothing. A zero stride means dense: layer_stride S*K*D, kv_stride L*layer_stride, page_stride
+// planes*kv_stride.
 typedef struct clinfer_kv_cache {
     cl_mem mem;
     size_t offset;        // bytes from the start of `mem` to page 0; a multiple of the element size

@@ -43,15 +43,20 @@ def paged(rng, new, cached, page_size, layers, heads, head_size, dtype, mla=Fals
                 (blocks.shape[1], layers, heads, head_size))
     t = {"input_row_offsets": np.concatenate([[0], np.cumsum(new)]).astype(np.uint32),
          "cache_lengths": np.array(cached, np.uint32), "lookup_table": lut}
-    if granularity:
-        groups = -(-head_size // granularity)  # the metadata's kv_scale_granularity says how wide they are
-        codes, scales = np.zeros(blocks.shape, FP8), np.zeros((*blocks.shape[:5], groups), F32)
-        for g in range(groups):
-            span = slice(g * granularity, (g + 1) * granularity)
-            codes[..., span], scales[..., g] = oracle.quantize_group(np.nan_to_num(blocks[..., span]).astype(F32))
-        t["kv_blocks"], t["kv_scales"] = codes, scales
-    else:
-        t["kv_blocks"] = oracle.store(blocks, dtype)
+    return stored(t, "kv", blocks, dtype, granularity)
+
+
+def stored(t, name, blocks, dtype, granularity):
+    """NAME_blocks, and with a granularity NAME_scales, of these values."""
+    if not granularity:
+        t[name + "_blocks"] = oracle.store(blocks, dtype)
+        return t
+    groups = -(-blocks.shape[5] // granularity)  # the metadata's granularity says how wide they are
+    codes, scales = np.zeros(blocks.shape, FP8), np.zeros((*blocks.shape[:5], groups), F32)
+    for g in range(groups):
+        span = slice(g * granularity, (g + 1) * granularity)
+        codes[..., span], scales[..., g] = oracle.quantize_group(np.nan_to_num(blocks[..., span]).astype(F32))
+    t[name + "_blocks"], t[name + "_scales"] = codes, scales
     return t
 
 
@@ -127,11 +132,19 @@ def grouped(granularity):
     return {"kv_scale_granularity": granularity} if granularity else {}
 
 
-def kv(rng, new, cached, page_size, heads, d, src=BF16, cache=BF16, layers=2, granularity=0):
-    t = paged(rng, new, cached, page_size, layers, heads, d, cache, granularity=granularity)
-    for name in ("k", "v"):
-        t[name] = oracle.store(rng.standard_normal((sum(new), heads, d)), src)
-    return t, {"op": "kv_store", **grouped(granularity), "layer_idx": layers - 1}
+def kv(rng, new, cached, page_size, heads, d, src=BF16, cache=BF16, layers=2, granularity=0, v_src=None, big=1.0, with_v=True,
+       own_v=None):
+    """own_v: head size, type and granularity of a V that lies in blocks of its own, beside a cache of one plane."""
+    t = paged(rng, new, cached, page_size, layers, heads, d, cache, mla=bool(own_v) or not with_v, granularity=granularity)
+    m = {"op": "kv_store", **grouped(granularity), "layer_idx": layers - 1}
+    dv, v_cache, v_granularity = own_v or (d, cache, 0)
+    for name, dim, dtype in (("k", d, src), ("v", dv, v_src or src))[:1 + with_v]:
+        t[name] = oracle.store(big * rng.standard_normal((sum(new), heads, dim)), dtype)
+    if own_v:
+        blocks = rng.standard_normal((t["kv_blocks"].shape[0], 1, layers, page_size, heads, dv))
+        stored(t, "v", blocks, v_cache, v_granularity)
+        m.update({"v_scale_granularity": v_granularity} if v_granularity else {})
+    return t, m
 
 
 def attention(rng, new, cached, page_size, hq, hk, d, dtype=BF16, cache=None, layers=2, mask="causal", window=-1,

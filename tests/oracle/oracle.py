@@ -33,11 +33,11 @@ def tokens(t):
 
 
 class Cache:
-    """One layer's K (kv=0) or V (kv=1) of kv_blocks [pages, kv, layers, page_size, heads, head_size],
-    with the optional kv_scales [..., ceil(head_size / granularity)]."""
+    """One layer's K (kv=0) or V (kv=1) of kv_blocks [pages, kv, layers, page_size, heads, head_size], with the optional
+    kv_scales [..., ceil(head_size / granularity)]; of v_blocks and v_scales, of one plane, where V has its own."""
 
-    def __init__(self, t, layer, kv=0, granularity=0):
-        self.blocks, self.scales = t["kv_blocks"], t.get("kv_scales")
+    def __init__(self, t, layer, kv=0, granularity=0, blocks="kv_blocks", scales="kv_scales"):
+        self.blocks, self.scales = t[blocks], t.get(scales)
         self.lut, self.layer, self.kv = t["lookup_table"], layer, kv
         self.page_size, self.heads, self.head_size = self.blocks.shape[3:]
         if self.scales is not None:
@@ -67,6 +67,8 @@ class Cache:
 
 
 def cache(t, m, kv=0):
+    if kv and "v_blocks" in t:
+        return Cache(t, int(m["layer_idx"]), 0, int(m.get("v_scale_granularity", 0)), "v_blocks", "v_scales")
     return Cache(t, int(m["layer_idx"]), kv, int(m.get("kv_scale_granularity", 0)))
 
 
@@ -377,7 +379,7 @@ def mla_prefill_branch(t, m):
 
 
 def cache_out(t):
-    return {k: t[k] for k in ("kv_blocks", "kv_scales") if k in t}
+    return {k: t[k] for k in ("kv_blocks", "kv_scales", "v_blocks", "v_scales") if k in t}
 
 
 OPS = {f.__name__: f for f in (

@@ -86,8 +86,23 @@ def mla_decode(rng):
     return maybe_padded(rng, case, "q")
 
 
+def kv_store(rng):
+    d, own_v, with_v = int(pick(rng, (1, 33, 40, 64, 80, 128))), None, rng.random() < 0.8
+    if with_v and rng.random() < 0.4:
+        dv = int(rng.integers(1, 100))
+        v = storage(rng, dv)
+        own_v = dv, v.get("cache", FP8), v.get("granularity", 0)
+    case = make.kv(rng, *batch(rng), int(rng.integers(1, 6)), d, pick(rng, FLOATS), layers=int(rng.integers(1, 4)),
+                   v_src=pick(rng, FLOATS), big=float(pick(rng, (0.001, 1.0, 1.0, 300.0))), with_v=with_v, own_v=own_v,
+                   **storage(rng, d))
+    return maybe_padded(rng, case, *("k", "v")[:1 + with_v])
+
+
+BUILDERS = (rope, norm, mla_store, mla_decode, kv_store)
+
+
 def cases(seed, count):
     """name -> (tensors, metadata), the ops in turn."""
     for i in range(count):
-        build = (rope, norm, mla_store, mla_decode)[i % 4]
+        build = BUILDERS[i % len(BUILDERS)]
         yield f"random_{build.__name__}_{i:03}", build(np.random.default_rng([seed, i]))

@@ -90,6 +90,15 @@ struct clinfer_mla_decode_branch_params good_decode_fp8(void)
     return p;
 }
 
+struct clinfer_kv_store_params good_kv_store(void)
+{
+    return (struct clinfer_kv_store_params){ .k = clinfer_tensor_3d(MEM(6), CLINFER_F32, 5, 2, 16),
+                                             .v = clinfer_tensor_3d(MEM(7), CLINFER_F32, 5, 2, 16),
+                                             .kv = cache_of(2, 2, 16),
+                                             .batch = batch_of(),
+                                             .layer_idx = 2 };
+}
+
 void apply(void *params, const struct setting *set, int count)
 {
     for (int i = 0; i < count; i++)

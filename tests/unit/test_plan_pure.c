@@ -44,18 +44,20 @@ static const struct clinfer_fused_qk_rope_params *rope;
 static const struct clinfer_rms_norm_kv_cache_params *norm;
 static const struct clinfer_mla_fused_rope_rmsnorm_params *store_params;
 static const struct clinfer_mla_decode_branch_params *decode, *decode_fp8;
+static const struct clinfer_kv_store_params *kv_store;
 
 static clinfer_status plan_each(int i, struct clf_plan *plan)
 {
-    const void *const params[] = { rope, norm, store_params, decode, decode_fp8, decode_fp8 };
+    const void *const params[] = { rope, norm, store_params, decode, decode_fp8, decode_fp8, kv_store };
     static const struct clf_op *const ops[] = { &clf_op_fused_qk_rope,          &clf_op_rms_norm_kv_cache,
                                                 &clf_op_mla_fused_rope_rmsnorm, &clf_op_mla_decode_branch,
-                                                &clf_op_mla_decode_branch,      &clf_op_mla_decode_branch };
+                                                &clf_op_mla_decode_branch,      &clf_op_mla_decode_branch,
+                                                &clf_op_kv_store };
     struct clf_caps caps = fixture_caps;
     caps.gemm = i == 5 ? CLINFER_GEMM_CLBLAST : CLINFER_GEMM_OWN;
     return clf_plan(plan, ops[i], params[i], &caps, CLF_CALL);
 }
-enum { NUM_PLANS = 6 };
+enum { NUM_PLANS = 7 };
 
 static void set_up_all(void)
 {
@@ -63,8 +65,10 @@ static void set_up_all(void)
     static struct clinfer_rms_norm_kv_cache_params b;
     static struct clinfer_mla_fused_rope_rmsnorm_params c;
     static struct clinfer_mla_decode_branch_params d, e;
-    a = good_rope(), b = good_norm(), c = good_store(), d = good_decode(), e = good_decode_fp8();
-    rope = &a, norm = &b, store_params = &c, decode = &d, decode_fp8 = &e;
+    static struct clinfer_kv_store_params f;
+    a = good_rope(), b = good_norm(), c = good_store(), d = good_decode(), e = good_decode_fp8(),
+    f = good_kv_store();
+    rope = &a, norm = &b, store_params = &c, decode = &d, decode_fp8 = &e, kv_store = &f;
 }
 
 // Whatever the memory held before, and whatever was planned in between.
