@@ -68,7 +68,8 @@ clinfer_status pool_rig_open(struct pool_rig *p, cl_command_queue queue, int64_t
                                 &p->batch);
     if (!st)
         st = clinfer_kv_batch_info(p->pool, p->batch, &p->info);
-    *(clinfer_kv_cache *) (void *) (params + p->r.op->kv) = clinfer_kv_pool_layer(p->pool, layer);
+    *(clinfer_kv_cache *) (void *) (params + p->r.op->kv) =
+        p->v ? clinfer_kv_pool_layer_v(p->pool, layer) : clinfer_kv_pool_layer(p->pool, layer);
     *(clinfer_kv_batch *) (void *) (params + p->r.op->batch) = p->info.tensors;
     *(int64_t *) (void *) (params + p->r.op->layer) = 0;
     memcpy(params, &queue, sizeof queue); // the first field of every op's params

@@ -13,6 +13,7 @@ struct pool_rig {
     clinfer_kv_seq seq[RIG_REQUESTS];
     clinfer_kv_pool_batch batch; // 0: rows are found by the sequences' pages, not by a table
     struct clinfer_kv_batch_info info;
+    bool v; // V's view instead of K's
 };
 
 // Of the rig's shape for an op.

@@ -11,16 +11,21 @@
 
 TestSuite(kv_pool, .timeout = 120);
 
-static clinfer_kv_pool *new_pool(clinfer_ctx *ctx, const char *op, int64_t pages)
+static clinfer_kv_pool *pool_of(clinfer_ctx *ctx, const struct clinfer_kv_pool_params *params)
 {
     clinfer_kv_pool *pool;
     char error[512];
-    const struct clinfer_kv_pool_params params = pool_params(op, pages);
-    const clinfer_status st = clinfer_kv_pool_create(&pool, ctx, &params);
+    const clinfer_status st = clinfer_kv_pool_create(&pool, ctx, params);
     clinfer_ctx_error(ctx, error, sizeof error);
     cr_assert_eq(st, CLINFER_OK, "%s", error);
     cr_assert_eq(pool_poison(pool, clinfer_ctx_queue(ctx), RIG_NAN), CL_SUCCESS);
     return pool;
+}
+
+static clinfer_kv_pool *new_pool(clinfer_ctx *ctx, const char *op, int64_t pages)
+{
+    const struct clinfer_kv_pool_params params = pool_params(op, pages);
+    return pool_of(ctx, &params);
 }
 
 static void expect_sound(clinfer_kv_pool *pool)
@@ -38,7 +43,7 @@ static void expect_sound(clinfer_kv_pool *pool)
     } while (0)
 
 // An op over the pool's pages beside the same on a cache whose pages lie in order.
-static void run_beside_plain(clinfer_ctx *ctx, clinfer_kv_pool *pool, const char *op, int64_t layer,
+static void run_beside_plain(clinfer_ctx *ctx, clinfer_kv_pool *pool, const char *op, int64_t layer, bool v,
                              const struct rig_batch *given)
 {
     struct rig_batch batch = given ? *given : rig_default, plain_batch = batch;
@@ -49,6 +54,7 @@ static void run_beside_plain(clinfer_ctx *ctx, clinfer_kv_pool *pool, const char
     rig_make(&plain, op, &plain_batch);
     OK(rig_run(&plain, ctx));
     OK(pool_rig_make(&p, pool, op, &batch));
+    p.v = v;
     OK(rig_open(&p.r, clinfer_ctx_cl_context(ctx)));
     OK(rig_upload(&p.r, queue));
     OK(pool_rig_open(&p, queue, layer));
@@ -78,9 +84,34 @@ Test(kv_pool, operations_on_one_buffer)
         clinfer_kv_pool *pool = new_pool(ctx, ops[i], 9);
         clinfer_kv_pool_info(pool, &info);
         cr_assert_eq(info.num_buffers, 1);
-        run_beside_plain(ctx, pool, ops[i], i % POOL_LAYERS, NULL);
+        run_beside_plain(ctx, pool, ops[i], i % POOL_LAYERS, false, NULL);
         clinfer_kv_pool_destroy(&pool);
         cr_assert_null(pool);
+    }
+    clinfer_ctx_destroy(&ctx);
+}
+
+// V's plane of two, K beside a narrower V in a narrower type, V beside a wider K: one after another, the rest
+// untouched.
+Test(kv_pool, planes_of_their_own)
+{
+    static const struct {
+        int64_t head_size, v_head_size;
+        clinfer_dtype dtype, v_dtype;
+        bool v;
+    } list[] = { { POOL_ROW, 0, CLINFER_F32, 0, true },
+                 { POOL_ROW, 24, CLINFER_F32, CLINFER_F16, false },
+                 { 56, POOL_ROW, CLINFER_F16, CLINFER_F32, true } };
+    clinfer_ctx *ctx = open_ctx(NULL);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        struct clinfer_kv_pool_params params = pool_params("rms_norm_kv_cache", 9);
+        params.head_size = list[i].head_size;
+        params.v_head_size = list[i].v_head_size;
+        params.dtype = list[i].dtype;
+        params.v_dtype = list[i].v_dtype;
+        clinfer_kv_pool *pool = pool_of(ctx, &params);
+        run_beside_plain(ctx, pool, "rms_norm_kv_cache", 1, list[i].v, NULL);
+        clinfer_kv_pool_destroy(&pool);
     }
     clinfer_ctx_destroy(&ctx);
 }
@@ -101,7 +132,7 @@ Test(kv_pool, operations_on_a_buffer_a_layer)
         clinfer_kv_pool_info(pool, &info);
         cr_assert_eq(info.num_buffers, POOL_LAYERS);
         cr_assert_neq(clinfer_kv_pool_layer(pool, 0).mem, clinfer_kv_pool_layer(pool, 1).mem);
-        run_beside_plain(ctx, pool, ops[i], (i + 1) % POOL_LAYERS, NULL);
+        run_beside_plain(ctx, pool, ops[i], (i + 1) % POOL_LAYERS, false, NULL);
         clinfer_kv_pool_destroy(&pool);
         char error[512];
         const struct clinfer_kv_pool_params large = pool_params(ops[i], mla ? 22 : 11);
@@ -134,7 +165,7 @@ Test(kv_pool, freed_page_of_nan)
     OK(clinfer_kv_seq_pages(pool, again, &now, 1, &count));
     cr_assert_eq(old, now, "the page is not the one that was freed");
     OK(clinfer_kv_seq_free(pool, again));
-    run_beside_plain(ctx, pool, "mla_decode_branch", 1, &one);
+    run_beside_plain(ctx, pool, "mla_decode_branch", 1, false, &one);
     clinfer_kv_pool_destroy(&pool);
     clinfer_ctx_destroy(&ctx);
 }

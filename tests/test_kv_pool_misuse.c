@@ -2,7 +2,6 @@
 // What a pool refuses: an error with a text, and nothing changed.
 #include <criterion/criterion.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -216,52 +215,4 @@ Test(kv_pool_misuse, layers, .init = set_up, .fini = tear_down)
     cr_assert(!mla && strstr(error, "kv_pool: page_size is 0"), "%s", error);
     cr_assert_eq(clinfer_kv_pool_create(&mla, ctx, NULL), ARGUMENT);
     cr_assert_null(mla);
-}
-
-struct worker {
-    int index, failures;
-};
-
-// Steps, and now and then a refused one, on sequences of its own.
-static void *work(void *priv)
-{
-    struct worker *w = priv;
-    clinfer_kv_seq mine;
-    clinfer_kv_pool_batch batch;
-    int64_t length = 0, tokens = 0;
-    w->failures += clinfer_kv_seq_create(other, &mine) != CLINFER_OK;
-    for (int i = 0; i < 200; i++) {
-        const clinfer_status st = clinfer_kv_batch_create(
-            other, clinfer_kv_batch_params(.num_seqs = 1, .seqs = &mine, .new_tokens = one), &batch);
-        if (st == CLINFER_ERR_PAGES) { // the others have them
-            w->failures += clinfer_kv_seq_truncate(other, mine, 0) != CLINFER_OK;
-            tokens = 0;
-            continue;
-        }
-        const bool commit = i % 3 != 0;
-        w->failures +=
-            st || (commit ? clinfer_kv_batch_commit : clinfer_kv_batch_drop)(other, batch, 0, NULL);
-        tokens += commit;
-        w->failures += clinfer_kv_seq_length(other, mine, &length) || length != tokens ||
-                       !clinfer_kv_pool_check(other, NULL, 0);
-    }
-    w->failures += clinfer_kv_seq_free(other, mine) != CLINFER_OK;
-    return NULL;
-}
-
-Test(kv_pool_misuse, threads, .init = set_up, .fini = tear_down)
-{
-    pthread_t thread[4];
-    struct worker w[4];
-    for (int i = 0; i < 4; i++) {
-        w[i] = (struct worker){ i, 0 };
-        cr_assert_eq(pthread_create(&thread[i], NULL, work, &w[i]), 0);
-    }
-    for (int i = 0; i < 4; i++) {
-        pthread_join(thread[i], NULL);
-        cr_assert_eq(w[i].failures, 0, "thread %d: %d failures", i, w[i].failures);
-    }
-    struct clinfer_kv_pool_info info;
-    clinfer_kv_pool_info(other, &info);
-    cr_assert(info.num_seqs == 1 && info.used_pages == 1 && info.num_batches == 1);
 }

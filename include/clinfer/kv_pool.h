@@ -81,9 +81,10 @@ CLINFER_API void clinfer_kv_pool_info(clinfer_kv_pool *pool, struct clinfer_kv_p
 CLINFER_API int clinfer_kv_pool_check(clinfer_kv_pool *pool, char *error, size_t error_size);
 
 // A sequence has a length, the tokens that the cache holds for it, at most 2^32 - 1, and just the pages for
-// them. A new one is empty. While it is in an open batch it can be read, but neither extended, truncated
-// nor freed. Pages that it gives back go to whoever asks next, while the device may still be working on
-// them: see clinfer_kv_batch_info.ready for what keeps that in order.
+// them. A new one is empty. While it is in an open batch it can be read, but neither extended, truncated nor
+// freed; it never waits for the device. Pages that it gives back go to whoever asks next, while the device
+// may still be working on them: clinfer_kv_batch_info.ready keeps a batch's work behind that, and what the
+// program writes itself after extend must be so by its queue or events.
 // Errors of all: ERR_ARGUMENT, ERR_MEMORY; of extend also ERR_PAGES.
 CLINFER_API clinfer_status clinfer_kv_seq_create(clinfer_kv_pool *pool, clinfer_kv_seq *seq);
 CLINFER_API clinfer_status clinfer_kv_seq_free(clinfer_kv_pool *pool, clinfer_kv_seq seq);
@@ -135,9 +136,10 @@ CLINFER_API clinfer_status clinfer_kv_batch_info(clinfer_kv_pool *pool, clinfer_
                                                  struct clinfer_kv_batch_info *info);
 
 // Ends a batch once its operations are enqueued, which is enough: its sequences have their new lengths, and
-// may be in the next batch. Its tensors are kept for as long as the device reads them: until all that
-// the batch's queue holds by now has ended or, where a wait list is given, exactly what that says; so work on
-// other queues must be in the list, and then all of it. Errors: ERR_ARGUMENT, OpenCL's; the batch stays open.
+// may be in the next batch. Its tensors are kept for as long as the device reads them: until all that its
+// queue holds by now has ended or, where a wait list is given, exactly what that says; so if any work is on
+// another queue, the list names all of it. Where an event of the list fails, the batches that follow do not
+// wait for the rest. Errors: ERR_ARGUMENT, OpenCL's; the batch stays open.
 CLINFER_API clinfer_status clinfer_kv_batch_commit(clinfer_kv_pool *pool, clinfer_kv_pool_batch batch,
                                                    cl_uint num_events_in_wait_list,
                                                    const cl_event *event_wait_list);
