@@ -38,6 +38,7 @@ struct clinfer_ctx {
     bool clblast_used, clblast_ready; // its programs may be there; and have been tried
     pthread_mutex_t fault_lock;       // reading and clearing the record is one step
     struct clinfer_ctx_stats stats;
+    uint64_t pool_seed; // of the next page pool's ids; 0: none yet
 
     struct clf_cache cache;
     char *cl_dir;     // NULL: the kernels in the library

@@ -161,6 +161,8 @@ static cl_int CL_API_CALL my_clGetDeviceInfo(cl_device_id d, cl_device_info i, s
         *(cl_bool *) value = CL_FALSE;
     if (i == CL_DEVICE_MAX_MEM_ALLOC_SIZE && lies("tiny_alloc"))
         *(cl_ulong *) value = 4096;
+    if (i == CL_DEVICE_MAX_MEM_ALLOC_SIZE && lies("small_alloc"))
+        *(cl_ulong *) value = LAYER_SMALL_ALLOC;
     if (i == CL_DEVICE_VERSION && lies("opencl11"))
         snprintf(value, size, "OpenCL 1.1 liar");
     if (i == CL_DRIVER_VERSION && lies("driver"))

@@ -28,6 +28,8 @@
     X(clCreateCommandQueue)                                                                                  \
     X(clCreateContext) X(clCreateKernel) X(clCreateProgramWithBinary) X(clCreateProgramWithSource)
 
+enum { LAYER_SMALL_ALLOC = 16384 }; // bytes, of the lie "small_alloc"
+
 struct layer_control {
     // Calls are counted, and may fail, only while on.
     void (*enable)(int on);
@@ -36,7 +38,7 @@ struct layer_control {
     int (*fired)(void);                  // whether it has
     long (*calls)(const char *function); // since the last arm; -1: not a function of the layer's
     long (*live)(void);                  // objects created and retained less those released, on or not
-    // Of devices: "no_compiler", "tiny_alloc", "big_endian", "opencl11", "unavailable", "driver" (another
+    // Of devices: "no_compiler", "tiny_alloc", "small_alloc", "big_endian", "opencl11", "unavailable", "driver" (another
     // version). "failed_event": events have ended with an error, while on. NULL: none.
     void (*lie)(const char *what);
 };

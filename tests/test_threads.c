@@ -229,6 +229,58 @@ static void *come_and_go(void *priv)
     return NULL;
 }
 
+enum { POOL_PAGES = 12, POOL_STEPS = 200 };
+static clinfer_kv_pool *pool;
+
+// A step of a sequence of its own; where the others have all pages, it gives its own back. Counts its tokens.
+static bool pool_step(clinfer_kv_seq seq, bool commit, int64_t *tokens)
+{
+    static const int64_t one = 1;
+    clinfer_kv_pool_batch batch;
+    struct clinfer_kv_batch_info info;
+    int64_t length;
+    const clinfer_status st = clinfer_kv_batch_create(
+        pool, clinfer_kv_batch_params(.num_seqs = 1, .seqs = &seq, .new_tokens = &one), &batch);
+    if (st == CLINFER_ERR_PAGES) {
+        *tokens = 0;
+        return !clinfer_kv_seq_truncate(pool, seq, 0);
+    }
+    if (st || clinfer_kv_batch_info(pool, batch, &info) || info.max_context != *tokens + 1)
+        return false;
+    *tokens += commit;
+    return !(commit ? clinfer_kv_batch_commit : clinfer_kv_batch_drop)(pool, batch, 0, NULL) &&
+           !clinfer_kv_seq_length(pool, seq, &length) && length == *tokens &&
+           clinfer_kv_pool_check(pool, NULL, 0);
+}
+
+static void *pool_steps(void *priv)
+{
+    struct worker *w = priv;
+    clinfer_kv_seq seq;
+    int64_t tokens = 0;
+    pthread_barrier_wait(w->start);
+    w->ok = !clinfer_kv_seq_create(pool, &seq);
+    for (int n = 0; n < POOL_STEPS && w->ok; n++)
+        w->ok = pool_step(seq, n % 3 != 0, &tokens);
+    w->ok = w->ok && !clinfer_kv_seq_free(pool, seq);
+    return NULL;
+}
+
+static void one_pool(void)
+{
+    clinfer_ctx *ctx = open_ctx();
+    struct clinfer_kv_pool_info info;
+    check(!clinfer_kv_pool_create(&pool, ctx,
+                                  clinfer_kv_pool_params(.num_heads = 1, .head_size = 8, .page_size = 4,
+                                                         .dtype = CLINFER_F32, .num_pages = POOL_PAGES)),
+          "a pool");
+    check(run_threads(ctx, COLD_THREADS, pool_steps), "8 threads step through one pool");
+    clinfer_kv_pool_info(pool, &info);
+    check(info.free_pages == POOL_PAGES && !info.num_seqs && !info.num_batches, "every page came back");
+    clinfer_kv_pool_destroy(&pool);
+    clinfer_ctx_destroy(&ctx);
+}
+
 int main(void)
 {
     clinfer_ctx *ctx = open_ctx();
@@ -237,6 +289,7 @@ int main(void)
     cold_specialisation();
     mixed_calls();
     meddling();
+    one_pool();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -48,7 +48,8 @@ CLINFER_API const char *clinfer_version(void);
     X(ERR_NO_DEVICE, -20007, "no usable OpenCL device")                                                      \
     X(ERR_BUILD, -20008, "a kernel failed to build; see the log")                                            \
     X(ERR_MEMORY, -20009, "out of host memory")                                                              \
-    X(ERR_FILE, -20010, "a file could not be read or written")
+    X(ERR_FILE, -20010, "a file could not be read or written")                                               \
+    X(ERR_PAGES, -20011, "too few free pages")
 
 typedef enum clinfer_status {
 #define CLINFER_X(name, value, text) CLINFER_##name = value,

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The books counted anew.
+#include "kv_pages.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct report {
+    char *text;
+    size_t size;
+};
+
+__attribute__((format(printf, 2, 3))) static bool wrong(const struct report *r, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (r->text && r->size)
+        vsnprintf(r->text, r->size, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+static bool check_seq(const struct clf_kv_pages *p, uint32_t slot, const struct report *r)
+{
+    const struct clf_kv_seq *s = &p->seq[slot];
+    if (!s->live)
+        return (!s->num_pages && !s->length && !s->fresh && !s->batch) ||
+               wrong(r, "slot %u: a sequence that was freed has %u pages, %" PRId64 " tokens",
+                     (unsigned) slot, (unsigned) s->num_pages, s->length + s->fresh);
+    if (s->length < 0 || s->fresh < 0 || s->length + s->fresh > UINT32_MAX || (s->fresh && !s->batch))
+        return wrong(r, "slot %u: %" PRId64 " tokens and %" PRId64 " new ones in batch 0x%" PRIx64,
+                     (unsigned) slot, s->length, s->fresh, s->batch);
+    if (s->num_pages != clf_pages_of(p, s->length + s->fresh) || s->num_pages > s->capacity)
+        return wrong(r, "slot %u: %u pages of %" PRId64 " for %" PRId64 " tokens", (unsigned) slot,
+                     (unsigned) s->num_pages, p->page_size, s->length + s->fresh);
+    for (uint32_t i = 0; i < s->num_pages; i++) {
+        if (s->page[i] >= p->num_pages)
+            return wrong(r, "slot %u: page %u of %u", (unsigned) slot, (unsigned) s->page[i],
+                         (unsigned) p->num_pages);
+        p->seen[s->page[i]]++;
+    }
+    return true;
+}
+
+static bool check_pages(const struct clf_kv_pages *p, const struct report *r)
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < p->num_pages; i++) {
+        if (p->seen[i] != p->refs[i])
+            return wrong(r, "page %u: held %u times, counted %u times", (unsigned) i, (unsigned) p->seen[i],
+                         (unsigned) p->refs[i]);
+        used += p->refs[i] != 0;
+    }
+    if (p->num_free > p->num_pages || used + p->num_free != p->num_pages)
+        return wrong(r, "%u used and %u free pages are not %u", (unsigned) used, (unsigned) p->num_free,
+                     (unsigned) p->num_pages);
+    for (uint32_t i = 0; i < p->num_free; i++)
+        if (p->free[i] >= p->num_pages || p->seen[p->free[i]]++)
+            return wrong(r, "page %u is free and held, or free twice", (unsigned) p->free[i]);
+    return true;
+}
+
+bool clf_pages_check(const struct clf_kv_pages *p, char *error, size_t size)
+{
+    const struct report r = { error, size };
+    uint32_t live = 0;
+    wrong(&r, "%s", "");
+    memset(p->seen, 0, p->num_pages * sizeof *p->seen);
+    for (uint32_t i = 0; i < p->num_slots; i++) {
+        if (!check_seq(p, i, &r))
+            return false;
+        live += p->seq[i].live;
+    }
+    if (live != p->num_seqs || p->num_seqs + p->num_free_slots + p->num_retired != p->num_slots)
+        return wrong(&r, "%u sequences alive, %u counted; %u slots free, %u retired, of %u", (unsigned) live,
+                     (unsigned) p->num_seqs, (unsigned) p->num_free_slots, (unsigned) p->num_retired,
+                     (unsigned) p->num_slots);
+    for (uint32_t i = 0; i < p->num_free_slots; i++)
+        if (p->free_slot[i] >= p->num_slots || p->seq[p->free_slot[i]].live)
+            return wrong(&r, "slot %u is free and used", (unsigned) p->free_slot[i]);
+    return check_pages(p, &r);
+}
