@@ -30,6 +30,19 @@ struct ot_random ot_seeded(const char *name, int64_t number)
     return r;
 }
 
+int ot_share(void)
+{
+    const char *text = getenv("OPTEST_SHARE");
+    const int n = text && *text ? atoi(text) : 1;
+    cr_assert(n >= 1, "OPTEST_SHARE is \"%s\", want 1 or more", text);
+    return n;
+}
+
+bool ot_in_share(int cache, int64_t i, int64_t values)
+{
+    return ot_share() == 1 || cache == OT_CACHES - 1 || i == cache % values;
+}
+
 int64_t ot_between(struct ot_random *r, int64_t low, int64_t high)
 {
     return high <= low ? low : low + (int64_t) (ot_bits(r) % (uint64_t) (high - low + 1));

@@ -23,6 +23,9 @@ struct ot_random ot_seeded(const char *name, int64_t number);
 uint64_t ot_bits(struct ot_random *r);
 int64_t ot_between(struct ot_random *r, int64_t low, int64_t high); // both included
 double ot_gauss(struct ot_random *r);
+// N of the environment's OPTEST_SHARE (1): a test runs every N-th of its random specialisations, and of the
+// rest as many as show each value of each axis.
+int ot_share(void);
 #define OT_COUNT(array)   (int64_t)(sizeof(array) / sizeof((array)[0]))
 #define OT_PICK(r, array) ((array)[ot_between(r, 0, OT_COUNT(array) - 1)])
 
@@ -31,6 +34,8 @@ extern const clinfer_dtype ot_floats[3]; // F32 F16 BF16
 // Cache types with a group size each: F32 F16 BF16 F8_E4M3, and F8_E4M3 with scales.
 enum { OT_CACHES = 5 };
 void ot_cache_type(clinfer_kv_cache *kv, int which, int64_t group);
+// Whether a table of caches times `values` has this one in a share: all with scales, one of each other cache.
+bool ot_in_share(int cache, int64_t i, int64_t values);
 void ot_describe_cache(const clinfer_kv_cache *kv, char *text, size_t size);
 
 struct ot_device {
