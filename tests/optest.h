@@ -23,6 +23,9 @@ struct ot_random ot_seeded(const char *name, int64_t number);
 uint64_t ot_bits(struct ot_random *r);
 int64_t ot_between(struct ot_random *r, int64_t low, int64_t high); // both included
 double ot_gauss(struct ot_random *r);
+// N of the environment's OPTEST_SHARE (1): a test runs every N-th of its random specialisations, and of the
+// rest as many as show each value of each axis.
+int ot_share(void);
 #define OT_COUNT(array)   (int64_t)(sizeof(array) / sizeof((array)[0]))
 #define OT_PICK(r, array) ((array)[ot_between(r, 0, OT_COUNT(array) - 1)])
 
