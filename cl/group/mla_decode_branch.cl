@@ -15,23 +15,23 @@
 #endif
 #include "lib/mla_attention_group.clh"
 
-// Floats of local memory that store_quantised works in, for rows of n.
-#define QUANT_SCALES(n) (QUANT_BLOCK && (n) ? 2 * GROUPS_OF(n, QUANT_BLOCK ? QUANT_BLOCK : 1) : 1)
+// Words of local memory that store_quantised works in, for rows of n.
+#define QUANT_SCALES(n) (QUANT_BLOCK ? 2 * GROUPS_OF(n, QUANT_BLOCK ? QUANT_BLOCK : 1) : 1)
 
 // A row in local memory, each item having written its own vectors, to f32 as a projection takes it: each value as
 // code * scale of its fp8 group, scale = min(amax, 1200) / 448.
-static inline void store_quantised(__local const float *row, int n, __global float *to, __local float *scales)
+static inline void store_quantised(__local const float *row, int n, __global float *to, __local uint *scales)
 {
 #if QUANT_BLOCK
-    __local const float *inverses = scales + GROUPS_OF(n, QUANT_BLOCK);
+    __local const uint *inverses = scales + GROUPS_OF(n, QUANT_BLOCK);
     barrier(CLK_LOCAL_MEM_FENCE);
     group_scales(row, n, QUANT_BLOCK, 1200.0f, scales);
 #endif
     for (EACH_VECTOR(i, n)) {
         floatn x = local_lanes(row, i, n);
 #if QUANT_BLOCK
-        x = f8_e4m3_round(scaled(x, lanes_of_local_groups(inverses, i, n, QUANT_BLOCK))) *
-            lanes_of_local_groups(scales, i, n, QUANT_BLOCK);
+        x = f8_e4m3_round(scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK))) *
+            lanes_of_scales(scales, i, n, QUANT_BLOCK);
 #endif
         f32_store(to + i, x, min(LANES, n - i));
     }
@@ -42,7 +42,8 @@ static inline void store_quantised(__local const float *row, int n, __global flo
 GROUP_KERNEL void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma), TENSOR2(const ELEM(FREQS_T), freqs),
                                  uint freqs_rows, float epsilon, TENSOR1(uint, valid))
 {
-    __local float row[MLA_ROW_SIZE], scratch[GROUP_SCRATCH], scales[MLA_ROW_SCALES];
+    __local float row[MLA_ROW_SIZE], scratch[GROUP_SCRATCH];
+    __local uint scales[MLA_ROW_SCALES];
     const uint t = get_group_id(0);
     if (t >= count)
         return;
@@ -66,7 +67,10 @@ GROUP_KERNEL void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma)
 GROUP_KERNEL void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const ELEM(FREQS_T), freqs),
                               TENSOR1(const uint, valid), TENSOR1(float, q_nope), TENSOR1(float, q_full), float score_scale)
 {
-    __local float row[NOPE ? NOPE : 1], scales[QUANT_SCALES(NOPE)];
+#if NOPE
+    __local float row[NOPE];
+    __local uint scales[QUANT_SCALES(NOPE)];
+#endif
     const uint t = get_group_id(0), h = get_group_id(1);
     if (t >= count || !valid[valid_at + t])
         return;
@@ -156,7 +160,8 @@ GROUP_KERNEL void mla_attention(PAGED_ARGS, TENSOR1(const uint, valid), TENSOR1(
 GROUP_KERNEL void mla_combine(uint count, TENSOR1(const uint, valid), TENSOR1(const float, sums), TENSOR1(const float, tops),
                               TENSOR1(float, raw), uint splits)
 {
-    __local float row[LATENT], scales[QUANT_SCALES(LATENT)], factors[GROUP_ITEMS], totals[GROUP_ITEMS];
+    __local float row[LATENT], factors[GROUP_ITEMS], totals[GROUP_ITEMS];
+    __local uint scales[QUANT_SCALES(LATENT)];
     const uint t = get_group_id(0), h = get_group_id(1), block = h / HEAD_BLOCK, lane = h % HEAD_BLOCK;
     if (t >= count || !valid[valid_at + t])
         return;
