@@ -127,6 +127,16 @@ cases = {
 for name, edit in {"q": "q_proj", "freqs": "freqs_cis", "blocks": "kv_blocks", "lengths": "cache_lengths", "table": "lookup_table",
                    "row offsets": "input_row_offsets"}.items():
     cases[f"{name} missing"] = edited(rope, without(edit))
+kv = "store_kv_bf16"
+cases |= {
+    "k missing": edited(kv, without("k")), "v of other tokens": edited(kv, tensor("v", "shape", [4, 4, 64])),
+    "v of other heads": edited(kv, tensor("v", "shape", [8, 1, 128])),
+    "v for one plane": edited(kv, lambda h, d: h["kv_blocks"]["shape"].__setitem__(slice(1, 3), [1, 4])),
+    "v blocks of two planes": edited(kv, lambda h, d: h.__setitem__("v_blocks", h.pop("expect.kv_blocks"))),
+    "v blocks of other pages": edited(kv, lambda h, d: h.__setitem__("v_blocks", {**h.pop("expect.kv_blocks"), "shape": [14, 1, 2, 8, 2, 64]})),
+    "v blocks of another size": edited(kv, lambda h, d: h.__setitem__("v_blocks", {**h.pop("expect.kv_blocks"), "shape": [7, 1, 2, 8, 2, 128]})),
+    "v scales without blocks": edited("store_kv_scaled", lambda h, d: h.__setitem__("v_scales", h.pop("expect.kv_scales"))),
+}
 cases["weight scales missing"] = edited(decode, without("w_uk_scale"))
 cases["gamma missing"] = edited(norm, without("gamma"))
 

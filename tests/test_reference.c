@@ -179,6 +179,10 @@ static const struct {
     { "mla_decode_small", "output", ULP, CLINFER_BF16, 1, true },
     { "mla_decode_small", "output", OF_RMS, CLINFER_BF16, 0.2, false },
     { "mla_decode_small", "kv_blocks", ULP, CLINFER_BF16, 3, false },
+    { "store_kv_bf16", "kv_blocks", ULP, CLINFER_BF16, 2, false },
+    { "store_kv_f32_to_fp8", "kv_blocks", ULP, CLINFER_F8_E4M3, 2, false },
+    { "store_kv_scaled", "kv_blocks", ULP, CLINFER_F8_E4M3, 2, false },
+    { "store_kv_scaled", "kv_scales", RELATIVE, CLINFER_F32, 1e-4, false },
 };
 
 Test(compare, bounds_what_the_op_wrote)
@@ -231,6 +235,7 @@ Test(compare, wants_the_rest_bit_for_bit)
     expect_bits_guarded("norm_f16", "kv_blocks");
     expect_bits_guarded("mla_store_fp8", "kv_blocks");
     expect_bits_guarded("mla_decode_scaled_cache", "kv_blocks");
+    expect_bits_guarded("store_kv_scaled", "kv_blocks");
     expect_bits_guarded("mla_decode_scaled_cache", "kv_scales");
 }
 
