@@ -1,57 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Projections by CLBlast, forced on whatever device there is, against case files and the reference. Its
-// kernels compile slowly: one program serves all shapes, and the driver's own cache keeps it for the next
-// process.
-#include <criterion/criterion.h>
+// Projections by CLBlast against case files and the reference.
+#include "gemm_fixture.h"
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "calls_fixture.h"
-#include "layer_use.h"
 #include "optest_mla.h"
 
 TestSuite(gemm, .timeout = 300);
-
-static clinfer_ctx *ctx;
-static char error[512];
-
-static clinfer_status try_open(struct clinfer_ctx_params params, clinfer_gemm gemm)
-{
-    params.gemm = gemm;
-    params.cache_dir = "";
-    params.error = error;
-    params.error_size = sizeof error;
-    return clinfer_ctx_create(&ctx, &params);
-}
-
-// Criterion says why a test is skipped only where it is asked to say much.
-#define SKIP(why)                                                                                            \
-    do {                                                                                                     \
-        (void) fprintf(stderr, "[SKIP] gemm: %s\n", why);                                                    \
-        cr_skip_test("%s", why);                                                                             \
-    } while (0)
-
-// CLINFER_TEST_CLBLAST: whether the build has CLBlast, and so the machine.
-#define OPEN_CLBLAST_OR_SKIP(...)                                                                            \
-    do {                                                                                                     \
-        const clinfer_status st_ =                                                                           \
-            try_open((struct clinfer_ctx_params){ __VA_ARGS__ }, CLINFER_GEMM_CLBLAST);                      \
-        const char *built_ = getenv("CLINFER_TEST_CLBLAST");                                                 \
-        if (st_ == CLINFER_ERR_UNSUPPORTED && !(built_ && *built_ == '1'))                                   \
-            SKIP(error);                                                                                     \
-        cr_assert_eq(st_, CLINFER_OK, "%s", error);                                                          \
-    } while (0)
-
-static void expect_calls(uint64_t calls)
-{
-    struct clinfer_ctx_stats s;
-    clinfer_ctx_stats(ctx, &s);
-    cr_expect_eq(s.gemm_calls, calls, "CLBlast was called %llu times, want %llu",
-                 (unsigned long long) s.gemm_calls, (unsigned long long) calls);
-}
 
 static void check_file(const char *name)
 {
@@ -227,116 +182,4 @@ Test(gemm, queues)
     check_queue(owner, 0);
     check_queue(owner, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
     clinfer_ctx_destroy(&owner);
-}
-
-// Compiling ahead makes CLBlast compile too, and calls nothing in anybody's name.
-Test(gemm, compile_ahead)
-{
-    const struct layer_control *layer;
-    struct rig r;
-    LAYER_OR_SKIP(layer);
-    OPEN_CLBLAST_OR_SKIP(0);
-    rig_make(&r, "mla_decode_branch", NULL);
-    cr_assert_eq(clinfer_mla_decode_branch_compile(ctx, &r.params.decode), CLINFER_OK);
-    expect_calls(0);
-    layer->arm(NULL, 0, 0);
-    layer->enable(1);
-    cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
-    layer->enable(0);
-    cr_expect_eq(layer->calls("clBuildProgram"), 0);
-    expect_calls(2);
-    rig_free(&r);
-    clinfer_ctx_destroy(&ctx);
-}
-
-static const struct layer_control *layer;
-
-// The n-th call of the function fails, ours or CLBlast's: an error with a text, or the right results; then
-// the same call is right.
-static bool fails_well(struct rig *r, const char *function, long n)
-{
-    const cl_command_queue queue = clinfer_ctx_queue(ctx);
-    cr_assert_eq(rig_upload(r, queue), CL_SUCCESS);
-    layer->arm(function, n, CL_OUT_OF_RESOURCES);
-    layer->enable(1);
-    clinfer_status st = r->op->run(ctx, &r->params, 0, NULL, NULL);
-    layer->enable(0);
-    const bool fired = layer->fired();
-    if (st) {
-        clinfer_ctx_error(ctx, error, sizeof error);
-        cr_assert(st == (clinfer_status) CL_OUT_OF_RESOURCES || st == CLINFER_ERR_UNSUPPORTED, "%s %ld: %s",
-                  function, n, clinfer_status_str(st));
-        cr_assert(strstr(error, "mla_decode_branch"), "%s %ld: \"%s\"", function, n, error);
-        cr_assert_eq(clFinish(queue), CL_SUCCESS);
-        cr_assert_eq(rig_upload(r, queue), CL_SUCCESS);
-        st = r->op->run(ctx, &r->params, 0, NULL, NULL);
-    }
-    cr_assert_eq(st, CLINFER_OK, "%s %ld: the next call fails", function, n);
-    cr_assert_eq(rig_download(r, queue), CL_SUCCESS);
-    rig_reference(r);
-    cr_assert(rig_same(r), "%s %ld: %s", function, n, r->note);
-    return fired;
-}
-
-// With CLBlast's programs there: what it and the engine call for each product.
-Test(gemm, failing_calls)
-{
-    static const char *const functions[] = {
-        "clEnqueueBarrierWithWaitList", "clEnqueueNDRangeKernel", "clCreateKernel", "clSetKernelArg",
-        "clGetMemObjectInfo",           "clGetCommandQueueInfo",  "clCreateBuffer", "clGetKernelWorkGroupInfo"
-    };
-    enum { SAMPLES = 8 };
-    struct rig r;
-    LAYER_OR_SKIP(layer);
-    const long before = layer->live();
-    OPEN_CLBLAST_OR_SKIP(0);
-    clinfer_ctx *owner = ctx;
-    cl_command_queue queue = new_queue(owner, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
-    OPEN_CLBLAST_OR_SKIP(.queue = queue);
-    rig_make(&r, "mla_decode_branch", NULL);
-    cr_assert_eq(rig_open(&r, clinfer_ctx_cl_context(ctx)), CL_SUCCESS);
-    int failed = 0;
-    for (size_t f = 0; f < sizeof functions / sizeof functions[0]; f++) {
-        for (int i = 0; i < 2; i++) // the first one compiles
-            cr_assert_not(fails_well(&r, NULL, 0));
-        const long calls = layer->calls(functions[f]);
-        cr_assert(f > 0 || calls == 2, "%ld barriers", calls);
-        for (long n = 1; n <= calls; n += (calls + SAMPLES - 1) / SAMPLES)
-            failed += fails_well(&r, functions[f], n);
-    }
-    cr_assert_gt(failed, 2 + 8);
-    rig_close(&r);
-    clinfer_ctx_destroy(&ctx);
-    clReleaseCommandQueue(queue);
-    clinfer_ctx_destroy(&owner);
-    cr_assert_eq(layer->live(), before, "%ld OpenCL objects are left", layer->live() - before);
-    rig_free(&r);
-}
-
-// CLBlast's own first steps: a driver that fails it costs the call, and leaves nothing.
-Test(gemm, failing_start)
-{
-    static const char *const functions[] = { "clCreateCommandQueue", "clCreateBuffer", "clEnqueueWriteBuffer",
-                                             "clBuildProgram", "clEnqueueReadBuffer" };
-    struct rig r;
-    LAYER_OR_SKIP(layer);
-    const long before = layer->live();
-    for (size_t f = 0; f < sizeof functions / sizeof functions[0]; f++) {
-        OPEN_CLBLAST_OR_SKIP(0);
-        rig_make(&r, "mla_decode_branch", NULL);
-        const bool ours = strcmp(functions[f], "clBuildProgram");
-        layer->arm(functions[f], ours ? 1 : 2, CL_OUT_OF_RESOURCES); // after the program of our own kernels
-        layer->enable(1);
-        const clinfer_status st = clinfer_mla_decode_branch_compile(ctx, &r.params.decode);
-        layer->enable(0);
-        cr_assert(layer->fired(), "%s was not called", functions[f]);
-        cr_expect_eq((int) st, CL_OUT_OF_RESOURCES, "%s: %s", functions[f], clinfer_status_str(st));
-        clinfer_ctx_error(ctx, error, sizeof error);
-        cr_expect(strstr(error, "CLBlast does not work"), "%s: \"%s\"", functions[f], error);
-        cr_assert_eq(clinfer_mla_decode_branch_compile(ctx, &r.params.decode), CLINFER_OK);
-        rig_free(&r);
-        clinfer_ctx_destroy(&ctx);
-        cr_expect_eq(layer->live(), before, "%s: %ld OpenCL objects are left", functions[f],
-                     layer->live() - before);
-    }
 }

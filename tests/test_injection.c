@@ -269,7 +269,7 @@ ParameterizedTest(struct parameter *p, injection, each_call)
 }
 
 // The list of functions is what the scenarios call: each is called in one of them; barriers, only around
-// CLBlast, in test_gemm.
+// CLBlast, in test_gemm_failures.
 Test(injection, every_function_is_called)
 {
     char folder[32];
