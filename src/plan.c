@@ -34,7 +34,8 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
     l->spec.arith = plan->caps->arith;
     l->spec.num_defs = l->num_args = 0;
     l->kernel = kernel;
-    clf_define(l, "ROUNDED_DIVIDE", plan->caps->bits & CLINFER_CAP_ROUNDED_DIVIDE ? 1 : 0);
+    const unsigned exact = CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_DENORMALS;
+    clf_define(l, "ROUNDED_DIVIDE", (plan->caps->bits & exact) == exact);
     l->local[0] = l->local[1] = l->local[2] = 1;
     if (plan->caps->set == CLINFER_SET_GROUP) {
         const struct clf_group_shape shape = clf_tune_group(plan->caps);
