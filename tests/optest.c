@@ -30,6 +30,14 @@ struct ot_random ot_seeded(const char *name, int64_t number)
     return r;
 }
 
+int ot_share(void)
+{
+    const char *text = getenv("OPTEST_SHARE");
+    const int n = text && *text ? atoi(text) : 1;
+    cr_assert(n >= 1, "OPTEST_SHARE is \"%s\", want 1 or more", text);
+    return n;
+}
+
 int64_t ot_between(struct ot_random *r, int64_t low, int64_t high)
 {
     return high <= low ? low : low + (int64_t) (ot_bits(r) % (uint64_t) (high - low + 1));

@@ -23,6 +23,9 @@ struct ot_random ot_seeded(const char *name, int64_t number);
 uint64_t ot_bits(struct ot_random *r);
 int64_t ot_between(struct ot_random *r, int64_t low, int64_t high); // both included
 double ot_gauss(struct ot_random *r);
+// N of the environment's OPTEST_SHARE (1): a test runs every N-th of its random specialisations, and of the
+// rest as many as show each value of each axis.
+int ot_share(void);
 #define OT_COUNT(array)   (int64_t)(sizeof(array) / sizeof((array)[0]))
 #define OT_PICK(r, array) ((array)[ot_between(r, 0, OT_COUNT(array) - 1)])
 
@@ -125,6 +128,10 @@ void ot_check_no_tokens(void (*begin)(struct ot_call *c, const struct ot_batch *
 // optest_far.c: moves the cache to a buffer of its own with far_stride, and back.
 cl_mem ot_far_open(const struct ot_call *c, const struct ot_device *d, void *params);
 void ot_far_close(const struct ot_call *c, const struct ot_device *d, cl_mem far);
+// optest_case.c: a file of the folder that CLINFER_TEST_DATA (tests/data) names, run and compared with the
+// results in it. The library's stand in *c, which the caller frees.
+const char *ot_data_dir(void);
+void ot_check_case(const struct ot_device *d, const char *name, struct op_case *c);
 // Nothing at all was written.
 void ot_unchanged(const struct ot_call *c);
 
