@@ -24,6 +24,15 @@ clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t si
                                    "%s is %" PRId64 ", the kernels take at most %" PRId64, what, size, most);
 }
 
+clinfer_status clf_check_local(struct clf_plan *plan, const char *kernel, uint64_t bytes)
+{
+    if (plan->caps->set != CLINFER_SET_GROUP || bytes <= plan->caps->local_bytes)
+        return CLINFER_OK;
+    return clf_fail(plan, CLINFER_ERR_UNSUPPORTED,
+                    "%s takes %" PRIu64 " bytes of local memory, the device has %" PRIu64, kernel, bytes,
+                    plan->caps->local_bytes);
+}
+
 struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,
                                     int64_t count)
 {
