@@ -35,13 +35,13 @@ def check(job):
 
 
 def reads_outside(folder):
-    """Kernels that read one element a megabyte past a tensor: results stay right, the log does not stay empty."""
+    """Kernels that read a byte a megabyte into a tensor of less: results stay right, the log does not stay empty."""
     kernels = os.path.join(folder, "cl")
     shutil.copytree(f"{source}/cl", kernels)
     path = os.path.join(kernels, "row", "rms_norm_kv_cache.cl")
     text = open(path).read()
     end = text.index("PAGED_INIT(c);")
-    open(path, "w").write(text[:end] + "if (gamma[1 << 20] == 1.25f) return;\n    " + text[end:])
+    open(path, "w").write(text[:end] + "if (((__global const uchar *) gamma)[1 << 20] == 1) return;\n    " + text[end:])
     output, log = run("norm_short_gamma", "row", kernels, folder)
     good = output is not None and "Invalid read" in log and "rms_norm_kv_cache" in log
     return good, f"FAILED: a read past a tensor goes unseen: {log[:1500] or output}"
