@@ -130,6 +130,10 @@ void ot_check_no_tokens(void (*begin)(struct ot_call *c, const struct ot_batch *
 // optest_far.c: moves the cache to a buffer of its own with far_stride, and back.
 cl_mem ot_far_open(const struct ot_call *c, const struct ot_device *d, void *params);
 void ot_far_close(const struct ot_call *c, const struct ot_device *d, cl_mem far);
+// optest_case.c: a file of the folder that CLINFER_TEST_DATA (tests/data) names, run and compared with the
+// results in it. The library's stand in *c, which the caller frees.
+const char *ot_data_dir(void);
+void ot_check_case(const struct ot_device *d, const char *name, struct op_case *c);
 // Nothing at all was written.
 void ot_unchanged(const struct ot_call *c);
 

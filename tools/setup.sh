@@ -30,6 +30,46 @@ need_packages() {
     $run env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $want >/dev/null
 }
 
+# Of packages that pip knows; the second is not pulled in by the first, which wants it.
+intel_packages="intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0"
+
+# Into the folder, from nothing; the last line of its log says what went wrong.
+install_intel() {
+    rm -rf "$1"
+    mkdir -p "$1/vendors" "$1/both" "$1/loader" || return
+    if [ "$(df -Pk "$1" | awk 'NR == 2 { print int($4 / 1024) }')" -lt 2000 ]; then
+        echo "it takes 2000 MB of disk while it is unpacked"
+        return 1
+    fi
+    python3 -m venv "$1/venv" || return
+    "$1/venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check --timeout 20 --retries 2 $intel_packages || return
+    [ -e "$1/venv/lib/libintelocl.so" ] || { echo "libintelocl.so is not among its files"; return 1; }
+    echo "$1/venv/lib/libintelocl.so" | tee "$1/vendors/intel.icd" >"$1/both/intel.icd" || return
+    for icd in /etc/OpenCL/vendors/pocl*.icd; do
+        [ ! -e "$icd" ] || cp "$icd" "$1/both" || return
+    done
+    # The venv has a loader of its own, which the system's is to come before.
+    ln -s "$(readlink -f "$(gcc -print-file-name=libOpenCL.so.1)")" "$1/loader/libOpenCL.so.1" || return
+    echo "$intel_packages" >"$1/complete" # the last: what an interrupt leaves is made anew
+}
+
+# Intel's CPU runtime for OpenCL, beside PoCL, once: 1 GB in a folder of the user's cache, where tests/on_runtime.sh looks.
+# Where it cannot be had, one line says why and CLINFER_NO_INTEL is set to that.
+need_intel() {
+    intel=${XDG_CACHE_HOME:-$HOME/.cache}/clinfer-intel-opencl
+    if [ "$(cat "$intel/complete" 2>/dev/null)" = "$intel_packages" ]; then
+        return
+    fi
+    say "installing Intel's CPU runtime in $intel: $intel_packages"
+    log=$(mktemp)
+    if ! install_intel "$intel" >"$log" 2>&1; then
+        export CLINFER_NO_INTEL="$(grep . "$log" | tail -n 1)"
+        say "not installed, its tests are skipped: $CLINFER_NO_INTEL"
+        rm -rf "$intel"
+    fi
+    rm -f "$log"
+}
+
 # need_build DIR OPTIONS...: configures where the options are new, then compiles what changed. Without options any
 # configured folder will do.
 need_build() {

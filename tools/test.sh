@@ -12,7 +12,8 @@ for arg in "$@"; do
     esac
 done
 
-need_packages $build_packages g++ binutils clang libclang-rt-14-dev llvm libcriterion-dev libclblast-dev $($long && echo python3-venv)
+need_packages $build_packages g++ binutils clang libclang-rt-14-dev llvm libcriterion-dev libclblast-dev python3-venv oclgrind
+need_intel
 sanitize="-Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all -Dbuildtype=debugoptimized"
 need_build build -Dwerror=true -Dtests=enabled
 CC=gcc need_build build-asan-gcc -Dwerror=true -Dtests=enabled $sanitize
