@@ -18,7 +18,7 @@ static cl_int bind(const struct clf_call *c, const struct clf_launch *l, cl_kern
     for (int i = 0; !err && i < l->num_args; i++) {
         const struct clf_arg *a = &l->arg[i];
         const void *value = a->kind == CLF_ARG_WORKSPACE ? (const void *) &c->workspace
-                            : a->kind == CLF_ARG_FAULT   ? (const void *) &c->ctx->fault
+                            : a->kind == CLF_ARG_FAULT   ? (const void *) &c->fault
                                                          : (const void *) &a->v;
         err = clSetKernelArg(kernel, (cl_uint) i, a->size, value);
     }
@@ -84,12 +84,13 @@ static void report_time(const struct clf_call *c, const struct clf_launch *l, cl
 static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last,
                       cl_event *last, int *done)
 {
+    const bool report = c->ctx->profile && !c->quiet;
     cl_event previous = NULL;
     cl_int err = CL_SUCCESS;
     for (*done = 0; *done < c->plan->num_launches; ++*done) {
         const struct clf_launch *l = &c->plan->launch[*done];
         const bool final = *done == c->plan->num_launches - 1;
-        const bool need = c->out_of_order || c->ctx->profile || (final && want_last);
+        const bool need = c->out_of_order || report || (final && want_last);
         cl_event event = NULL;
         if (has_twin(c, *done))
             err = bind(c, l, c->kernel[*done]);
@@ -98,8 +99,8 @@ static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait
                                          wait, need ? &event : NULL);
         if (err)
             break;
-        c->ctx->stats.launches++;
-        if (event && c->ctx->profile)
+        c->ctx->stats.launches += !c->quiet;
+        if (event && report)
             report_time(c, l, event);
         if (previous)
             clReleaseEvent(previous);

@@ -51,7 +51,8 @@ static void check_file(const struct ot_device *d, const char *name)
 // Splits the files of the folder among `parts` tests, which run side by side.
 static void check_part(int part, int parts)
 {
-    struct ot_device d = ot_open(0);
+    struct ot_device d = ot_open_checked();
+    struct clinfer_ctx_stats stats;
     struct dirent **entries;
     const int count = scandir(data_dir(), &entries, NULL, alphasort);
     int files = 0;
@@ -63,6 +64,9 @@ static void check_part(int part, int parts)
     }
     free(entries);
     cr_assert(files > 0, "%s holds no case", data_dir());
+    clinfer_ctx_stats(d.ctx, &stats);
+    cr_expect_gt(stats.self_checks, 0);
+    cr_expect_eq(stats.disabled, 0, "a right kernel failed its self-check");
     ot_close(&d);
 }
 
