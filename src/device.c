@@ -12,7 +12,12 @@
 enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
 
 // Enumerators that CL 1.2 headers do not have.
-enum { DEVICE_IL_VERSION = 0x105B, DEVICE_SVM_CAPABILITIES = 0x1053, DEVICE_OPENCL_C_ALL_VERSIONS = 0x1066 };
+enum {
+    DEVICE_IL_VERSION = 0x105B,
+    DEVICE_SVM_CAPABILITIES = 0x1053,
+    DEVICE_OPENCL_C_ALL_VERSIONS = 0x1066,
+    DEVICE_MAX_NUM_SUB_GROUPS = 0x105C
+};
 
 char *clf_device_text(cl_device_id d, cl_device_info what)
 {
@@ -59,7 +64,8 @@ int clf_device_subgroup_std(cl_device_id d)
     } list[16] = { 0 };
     char c_version[64];
     int major = 0;
-    if (!clf_device_has(d, "cl_khr_subgroups"))
+    // From OpenCL 3.0 on they are a feature of the language, and the extension may go unnamed.
+    if (!clf_device_has(d, "cl_khr_subgroups") && !number_info(d, DEVICE_MAX_NUM_SUB_GROUPS, sizeof(cl_uint)))
         return 0;
     if (!clGetDeviceInfo(d, DEVICE_OPENCL_C_ALL_VERSIONS, sizeof list, list, NULL))
         for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)

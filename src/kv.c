@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The paged cache as every op sees it: its checks, and the arguments of cl/lib/paged.clh.
 #include "kv.h"
+#include "tune.h"
 #include "validate.h"
 #include <inttypes.h>
 
@@ -172,6 +173,17 @@ void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const v
     clf_define(l, "KV_HEADS", kv->num_heads);
     clf_define(l, "HEAD_SIZE", kv->head_size);
     clf_define(l, "SCALE_GROUP", kv->scale_group);
+}
+
+int64_t clf_scale_groups(const clinfer_kv_cache *kv)
+{
+    return kv->scale_group ? clf_blocks(kv->head_size, kv->scale_group) : 0;
+}
+
+uint64_t clf_staged_bytes(const struct clf_plan *plan, int64_t elements, int64_t groups)
+{
+    // f32 values, scale and inverse of a group, and a float an item for the sums.
+    return 4 * (uint64_t) (elements + 2 * groups + clf_tune_group(plan->caps).items);
 }
 
 void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params)

@@ -24,6 +24,15 @@ clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t si
                                    "%s is %" PRId64 ", the kernels take at most %" PRId64, what, size, most);
 }
 
+clinfer_status clf_check_local(struct clf_plan *plan, const char *kernel, uint64_t bytes)
+{
+    if (plan->caps->set != CLINFER_SET_GROUP || bytes <= plan->caps->local_bytes)
+        return CLINFER_OK;
+    return clf_fail(plan, CLINFER_ERR_UNSUPPORTED,
+                    "%s takes %" PRIu64 " bytes of local memory, the device has %" PRIu64, kernel, bytes,
+                    plan->caps->local_bytes);
+}
+
 struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,
                                     int64_t count)
 {
@@ -34,7 +43,8 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
     l->spec.arith = plan->caps->arith;
     l->spec.num_defs = l->num_args = 0;
     l->kernel = kernel;
-    clf_define(l, "ROUNDED_DIVIDE", plan->caps->bits & CLINFER_CAP_ROUNDED_DIVIDE ? 1 : 0);
+    const unsigned exact = CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_DENORMALS;
+    clf_define(l, "ROUNDED_DIVIDE", (plan->caps->bits & exact) == exact);
     l->local[0] = l->local[1] = l->local[2] = 1;
     if (plan->caps->set == CLINFER_SET_GROUP) {
         const struct clf_group_shape shape = clf_tune_group(plan->caps);

@@ -35,6 +35,11 @@ void clf_push_workspace(struct clf_launch *l, const struct clf_plan *plan, size_
 void clf_define_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 
+// Bytes of local memory in which a work-group stages a row of `elements` values with `groups` scale groups.
+uint64_t clf_staged_bytes(const struct clf_plan *plan, int64_t elements, int64_t groups);
+// Scale groups of a head; 0 without scales.
+int64_t clf_scale_groups(const clinfer_kv_cache *kv);
+
 // Reserves count * size bytes of workspace, 64-byte aligned; returns the offset in bytes. The workspace
 // saturates at SIZE_MAX on overflow.
 size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size);
@@ -43,6 +48,9 @@ size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size);
 // elements of a row, and of an MLA row, which stands beside a tile of keys.
 enum { CLF_MAX_ROW = 1 << 17, CLF_MAX_MLA_ROW = 1 << 14 };
 clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t size, int64_t most);
+// The group set keeps them in local memory: what a work-group of `kernel` takes of it, against what the
+// device has.
+clinfer_status clf_check_local(struct clf_plan *plan, const char *kernel, uint64_t bytes);
 
 // ceil(n / size)
 static inline int64_t clf_blocks(int64_t n, int64_t size)

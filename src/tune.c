@@ -74,3 +74,14 @@ int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_k
     int64_t most;
     return __builtin_mul_overflow(items, most_splits(max_keys, tile), &most) || want < most ? want : most;
 }
+
+int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)
+{
+    // Groups of 64 that hide each other's wait for memory.
+    enum { GROUPS_A_UNIT = 16 };
+    if (caps->set != CLINFER_SET_GROUP || tokens < 1)
+        return 1;
+    const int64_t want = ((int64_t) caps->compute_units * GROUPS_A_UNIT + tokens - 1) / tokens;
+    const int64_t n = want < most ? want : most;
+    return n < 1 ? 1 : n;
+}

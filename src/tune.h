@@ -28,3 +28,6 @@ struct clf_attention_tiles clf_tune_attention(int64_t heads, int64_t latent, int
 int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
 // The most parts, splits times items, of any call with at most that many items.
 int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
+
+// Work-groups that share the heads of a token, at most `most`; 1 in the row set.
+int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most);

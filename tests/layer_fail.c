@@ -157,6 +157,10 @@ static cl_int CL_API_CALL my_clGetDeviceInfo(cl_device_id d, cl_device_info i, s
         (i == CL_DEVICE_ENDIAN_LITTLE && lies("big_endian")) ||
         (i == CL_DEVICE_AVAILABLE && lies("unavailable")))
         *(cl_bool *) value = CL_FALSE;
+    if (i == CL_DEVICE_TYPE && (lies("gpu") || lies("accelerator") || lies("accelerator_local")))
+        *(cl_device_type *) value = lies("gpu") ? CL_DEVICE_TYPE_GPU : CL_DEVICE_TYPE_ACCELERATOR;
+    if (i == CL_DEVICE_LOCAL_MEM_TYPE && (lies("accelerator") || lies("accelerator_local")))
+        *(cl_device_local_mem_type *) value = lies("accelerator") ? CL_GLOBAL : CL_LOCAL;
     if (i == CL_DEVICE_MAX_MEM_ALLOC_SIZE && lies("tiny_alloc"))
         *(cl_ulong *) value = 4096;
     if (i == CL_DEVICE_VERSION && lies("opencl11"))

@@ -15,7 +15,8 @@
     X(clFinish)                                                                                              \
     X(clFlush)                                                                                               \
     X(clGetCommandQueueInfo)                                                                                 \
-    X(clGetDeviceIDs) X(clGetDeviceInfo) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo)  \
+    X(clGetDeviceIDs)                                                                                        \
+    X(clGetDeviceInfo) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo)                    \
         X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetKernelWorkGroupInfo) X(clGetProgramBuildInfo)        \
             X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg) X(clWaitForEvents)                   \
                 X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent) X(clReleaseCommandQueue)         \
@@ -35,7 +36,8 @@ struct layer_control {
     long (*calls)(const char *function); // since the last arm; -1: not a function of the layer's
     long (*live)(void);                  // objects created and retained less those released, on or not
     // Of devices: "no_compiler", "tiny_alloc", "big_endian", "opencl11", "unavailable", "driver" (another
-    // version). "failed_event": events have ended with an error, while on. NULL: none.
+    // version), "gpu", "accelerator", "accelerator_local" (memory). "failed_event": events have ended with an
+    // error, while on. NULL: none.
     void (*lie)(const char *what);
 };
 

@@ -31,8 +31,8 @@ static const char kernels[] =
     "__kernel void copies(__global const ELEM(F) *in, __global ELEM(F) *out, uint n) {\n"
     "    FORMAT(F, copy)(in + 1, out + 1, n); }\n"
     "__kernel void quotients(__global const float *in, __global float *out, uint n) {\n"
-    "    const uint i = get_global_id(0);\n"
-    "    out[i] = divide(in[2 * i], in[2 * i + 1]); }\n";
+    "    for (uint i = FIRST; i < FIRST + LANES; i++)\n"
+    "        out[i] = divide(in[2 * i], in[2 * i + 1]); }\n";
 
 struct fk_program fk_build(const char *format, int denormals, int rounded)
 {

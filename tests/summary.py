@@ -12,6 +12,7 @@ import re
 import sys
 
 CRITERION = re.compile(r"Synthesis: Tested: *(\d+) \| Passing: *(\d+) \| Failing: *(\d+) \| Crashing: *(\d+)")
+SKIPPED = re.compile(r"^\[SKIP\]", re.M)  # not among those that Criterion calls tested
 PLAIN = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.M)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 SANITIZER = re.compile(r"ERROR: (?:Address|Leak)Sanitizer|runtime error:")
@@ -24,8 +25,8 @@ def count(test):
     if test["result"] == "SKIP":
         return 0, 0, 1
     if synthesis:
-        tested, passing, failing, crashing = map(int, synthesis[-1])
-        passed, failed, skipped = passing, failing + crashing, max(0, tested - passing - failing - crashing)
+        _, passing, failing, crashing = map(int, synthesis[-1])
+        passed, failed, skipped = passing, failing + crashing, len(SKIPPED.findall(text))
     elif plain:
         passed, failed, skipped = (int(v or 0) for v in plain[-1])
     else:

@@ -221,35 +221,93 @@ Test(formats, tails)
         check_tails(formats[i]);
 }
 
-// Quotients as scales and their inverses are, and of any numbers but those at the ends of the range.
+// Pairs for the device to divide.
+struct quotients {
+    float *in;
+    size_t n;
+};
+
+static void add_quotient(struct quotients *q, float a, float b)
+{
+    q->in[2 * q->n] = a;
+    q->in[2 * q->n++ + 1] = b;
+}
+
+// A scale, x / 448, and an inverse, 1 / x.
+static void add_scale(struct quotients *q, uint32_t bits)
+{
+    add_quotient(q, from_bits(bits), 448);
+    add_quotient(q, 1, from_bits(bits));
+}
+
+// Every exponent, with mantissas from both ends and random ones between; every tie that a subnormal scale can
+// be.
+static void add_scales(struct quotients *q, struct ot_random *r)
+{
+    for (uint32_t e = 0; e < 255; e++)
+        for (uint32_t m = 0; m < 1024; m++) {
+            add_scale(q, e << 23 | m);
+            add_scale(q, e << 23 | (0x7fffff - m));
+            add_scale(q, e << 23 | (uint32_t) ot_between(r, 0, 0x7fffff));
+        }
+    for (int64_t k = 0; k < 1 << 17; k++) {
+        const int64_t odd = k < 1 << 16 ? 2 * k + 1 : 2 * ot_between(r, 0, 1 << 20) + 1;
+        add_quotient(q, ldexpf((float) (7 * odd), 5 - 149), 448);
+    }
+}
+
+static void add_others(struct quotients *q, struct ot_random *r)
+{
+    static const float special[][2] = {
+        { 0, 448 },           { 1, 0 },         { -0.0f, 448 },      { HUGE_VALF, 448 },
+        { 1, HUGE_VALF },     { FLT_MAX, 448 }, { FLT_MAX, 1e-40f }, { 1e-40f, 1e30f },
+        { -1e-40f, -3e-45f }, { FLT_MIN, 2 },   { FLT_MAX, FLT_MAX }
+    };
+    for (int64_t i = 0; i < OT_COUNT(special); i++)
+        add_quotient(q, special[i][0], special[i][1]);
+    for (int i = 0; i < 500000; i++) {
+        const uint64_t bits = ot_bits(r);
+        const float a = from_bits((uint32_t) bits), b = from_bits((uint32_t) (bits >> 32));
+        if (isfinite(a) && isfinite(b) && b != 0)
+            add_quotient(q, a, b);
+    }
+}
+
 static void check_divide(int rounded)
 {
-    enum { N = 1000000 };
+    enum { MOST = 2 * 3 * 255 * 1024 + (1 << 17) + 500100 };
     struct fk_program p = fk_build(f32.name, 1, rounded);
     struct ot_random r = ot_seeded("divide", 0);
-    float *in = fk_allocated(2 * N * sizeof *in), *out = fk_allocated(N * sizeof *out);
-    for (int i = 0; i < N; i++) {
-        const float x = (float) ldexp(ot_gauss(&r), (int) ot_between(&r, -45, 45)),
-                    y = (float) ldexp(ot_gauss(&r), (int) ot_between(&r, -45, 45));
-        in[2 * i] = i % 3 == 1 ? 1 : x;
-        in[2 * i + 1] = i % 3 == 2 ? 448 : y;
+    struct quotients q = { fk_allocated(2 * MOST * sizeof(float)), 0 };
+    float *out = fk_allocated(MOST * sizeof *out);
+    add_scales(&q, &r);
+    add_others(&q, &r);
+    cr_assert(q.n <= MOST);
+    struct fk_argument args[] = { { q.in, 2 * q.n * sizeof(float), NULL }, { out, q.n * sizeof *out, NULL } };
+    fk_launch(&p, "quotients", args, 2, (cl_uint) q.n, (q.n + 15) / 16);
+    for (size_t i = 0; i < q.n; i++) {
+        const float want = q.in[2 * i] / q.in[2 * i + 1];
+        cr_assert(!memcmp(&out[i], &want, sizeof want), "%a / %a is %a, not %a (build option: %d)",
+                  (double) q.in[2 * i], (double) q.in[2 * i + 1], (double) out[i], (double) want, rounded);
     }
-    static const float special[][2] = { { 0, 448 },         { 1, 0 },         { 1e-40f, 448 }, { 1, 1e-40f },
-                                        { HUGE_VALF, 448 }, { 1, HUGE_VALF }, { FLT_MAX, 448 } };
-    memcpy(in, special, sizeof special);
-    struct fk_argument args[] = { { in, 2 * N * sizeof *in, NULL }, { out, N * sizeof *out, NULL } };
-    fk_launch(&p, "quotients", args, 2, N, N);
-    for (int i = 0; i < N; i++)
-        cr_assert_eq(out[i], in[2 * i] / in[2 * i + 1], "%a / %a is %a, not %a (build option: %d)",
-                     (double) in[2 * i], (double) in[2 * i + 1], (double) out[i],
-                     (double) (in[2 * i] / in[2 * i + 1]), rounded);
-    free(in);
+    free(q.in);
     free(out);
     fk_release(&p);
 }
 
-Test(formats, divide)
+// The device's own division is the kernels' only where it rounds correctly and keeps subnormals.
+Test(formats, divide_of_the_device)
 {
+    const unsigned exact = CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_DENORMALS;
+    struct ot_device d = ot_open(0);
+    struct clinfer_device_info info;
+    clinfer_ctx_device_info(d.ctx, &info);
+    ot_close(&d);
+    if ((info.caps & exact) != exact)
+        cr_skip_test("the device promises no correctly rounded division");
     check_divide(1);
+}
+Test(formats, divide_in_integers)
+{
     check_divide(0);
 }

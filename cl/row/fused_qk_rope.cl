@@ -4,6 +4,7 @@
 #include "lib/paged.clh"
 #include "lib/quant.clh"
 #include "lib/rope.clh"
+#include "lib/sections.clh"
 
 #if !defined(Q_T) || !defined(FREQS_T) || !defined(HEADS) || !defined(Q_SIZE) || !defined(INTERLEAVED) || \
     !defined(POSITION_IDS) || !defined(MROPE_SECTIONS)
@@ -20,40 +21,14 @@
 #define ROTATE(format) FORMAT(format, rotate_halves)
 #endif
 
-#if MROPE_SECTIONS && ROPE_DIM
-// The row of position_ids that pair p takes.
-static inline int section_of(int p)
+static inline void rotate_query(__global const ELEM(Q_T) *from, __global ELEM(Q_T) *to, const struct rotation *r)
 {
-    const int ends[8] = {
-        MROPE_END0,
-#if MROPE_SECTIONS > 1
-        MROPE_END1,
-#endif
-#if MROPE_SECTIONS > 2
-        MROPE_END2,
-#endif
-#if MROPE_SECTIONS > 3
-        MROPE_END3,
-#endif
-#if MROPE_SECTIONS > 4
-        MROPE_END4,
-#endif
-#if MROPE_SECTIONS > 5
-        MROPE_END5,
-#endif
-#if MROPE_SECTIONS > 6
-        MROPE_END6,
-#endif
-#if MROPE_SECTIONS > 7
-        MROPE_END7,
-#endif
-    };
-    for (int s = 0; s < MROPE_SECTIONS; s++)
-        if (2 * p < ends[s])
-            return s;
-    return 0;
+#pragma unroll 16
+    for (int v = 0; v < VECTORS(ROPE_PAIRS); v++)
+        ROTATE(Q_T)(from, to, v, r->cosine[v], r->sine[v]);
 }
 
+#if MROPE_SECTIONS && ROPE_DIM
 // A row of the table put together from the rows that the sections name.
 static inline bool load_sections(const struct paged *c, uint t, __global const uint *ids, ulong ids_stride,
                                  __global const ELEM(FREQS_T) *freqs, ulong freqs_stride, uint rows, struct rotation *r)
@@ -88,7 +63,9 @@ static inline void rotate_key(const struct paged *c, const struct token *tok, in
         rotate_private(x, x + ROPE_PAIRS, 1, r);
     store_groups(k, scales, x, K_FIRST, K_FIRST + ROPE_DIM);
 #else
-    ROTATE(CACHE_T)(k + K_FIRST, k + K_FIRST, r);
+#pragma unroll 16
+    for (int v = 0; v < VECTORS(ROPE_PAIRS); v++)
+        ROTATE(CACHE_T)(k + K_FIRST, k + K_FIRST, v, r->cosine[v], r->sine[v]);
 #endif
 }
 
@@ -116,7 +93,7 @@ __kernel void fused_qk_rope(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR3(ELE
         __global const ELEM(Q_T) *from = q + q_at + t * q_stride0 + h * q_stride1;
         __global ELEM(Q_T) *to = output + output_at + t * output_stride0 + h * output_stride1;
         FORMAT(Q_T, copy)(from, to, Q_FIRST);
-        ROTATE(Q_T)(from + Q_FIRST, to + Q_FIRST, &r);
+        rotate_query(from + Q_FIRST, to + Q_FIRST, &r);
         FORMAT(Q_T, copy)(from + Q_FIRST + ROPE_DIM, to + Q_FIRST + ROPE_DIM, Q_SIZE - Q_FIRST - ROPE_DIM);
     }
     for (int h = 0; ROPE_DIM && h < KV_HEADS; h++)

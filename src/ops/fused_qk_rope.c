@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
+#include "tune.h"
 #include <clinfer/fused_qk_rope.h>
 #include <inttypes.h>
 #include "ref.h"
@@ -65,14 +66,16 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
         st = check_sections(plan, p);
     if (st)
         return st;
-    st = clf_check_row(plan, "head_size", CLF_DIM(plan, 'D'), CLF_MAX_ROW);
+    const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), D = CLF_DIM(plan, 'D');
+    st = clf_check_row(plan, "head_size", D, CLF_MAX_ROW);
+    if (!st && p->kv.scale_group) // other rows are rotated where they lie
+        st = clf_check_local(plan, "fused_qk_rope", clf_staged_bytes(plan, D, clf_scale_groups(&p->kv)));
     if (st)
         return st;
-    const int64_t T = CLF_DIM(plan, 'T');
     struct clf_launch *l = clf_launch_begin(plan, "fused_qk_rope", "fused_qk_rope", T);
     clf_define_type(l, "Q_T", p->q_proj.dtype);
     clf_define_type(l, "FREQS_T", p->freqs_cis.dtype);
-    clf_define(l, "HEADS", CLF_DIM(plan, 'H'));
+    clf_define(l, "HEADS", H);
     clf_define(l, "Q_SIZE", CLF_DIM(plan, 'Q'));
     clf_define(l, "ROPE_DIM", CLF_DIM(plan, 'R'));
     clf_define(l, "INTERLEAVED", p->interleaved != 0);
@@ -87,7 +90,7 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     clf_push_tensor(l, &p->freqs_cis, 2);
     clf_push(l, (cl_uint) CLF_DIM(plan, 'F'));
     clf_push_tensor(l, &p->position_ids, 2);
-    clf_launch_grid(l, T, 1, 1);
+    clf_launch_grid(l, T, clf_tune_head_groups(plan->caps, T, H), 1);
     return CLINFER_OK;
 }
 

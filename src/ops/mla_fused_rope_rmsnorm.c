@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
+#include "tune.h"
 #include <clinfer/mla_fused_rope_rmsnorm.h>
 #include <inttypes.h>
 #include "ref.h"
@@ -32,16 +33,21 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
     const struct clinfer_mla_fused_rope_rmsnorm_params *p = params;
     clinfer_status st = check(plan, p);
+    if (!st)
+        st = clf_check_row(plan, "head_size", CLF_DIM(plan, 'D'), CLF_MAX_ROW);
+    if (!st)
+        st = clf_check_local(plan, "mla_fused_rope_rmsnorm",
+                             clf_staged_bytes(plan, CLF_DIM(plan, 'D'), clf_scale_groups(&p->kv)));
     if (st)
         return st;
-    const int64_t T = CLF_DIM(plan, 'T');
+    const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H');
     struct clf_launch *l = clf_launch_begin(plan, "mla_fused_rope_rmsnorm", "mla_fused_rope_rmsnorm", T);
     clf_define_type(l, "Q_T", p->q_rope.dtype);
     clf_define_type(l, "OUT_T", p->q_rope_output.dtype);
     clf_define_type(l, "KV_INPUT_T", p->kv_input.dtype);
     clf_define_type(l, "GAMMA_T", p->gamma.dtype);
     clf_define_type(l, "FREQS_T", p->freqs_cis.dtype);
-    clf_define(l, "HEADS", CLF_DIM(plan, 'H'));
+    clf_define(l, "HEADS", H);
     clf_define(l, "LATENT", CLF_DIM(plan, 'C'));
     clf_define(l, "ROPE_DIM", CLF_DIM(plan, 'R'));
     clf_define_paged(l, plan, params);
@@ -53,7 +59,7 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     clf_push_tensor(l, &p->freqs_cis, 2);
     clf_push(l, (cl_uint) CLF_DIM(plan, 'F'));
     clf_push(l, p->epsilon);
-    clf_launch_grid(l, T, 1, 1);
+    clf_launch_grid(l, T, clf_tune_head_groups(plan->caps, T, H), 1);
     return CLINFER_OK;
 }
 

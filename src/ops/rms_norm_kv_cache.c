@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
+#include "tune.h"
 #include <clinfer/rms_norm_kv_cache.h>
 #include <inttypes.h>
 #include "ref.h"
@@ -34,25 +35,31 @@ static clinfer_status check(struct clf_plan *plan, const struct clinfer_rms_norm
 static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
     const struct clinfer_rms_norm_kv_cache_params *p = params;
+    const bool whole = p->rows == CLINFER_WHOLE_ROW;
+    const char *row = whole ? "num_heads * head_size" : "head_size";
+    const int64_t heads = whole ? CLF_DIM(plan, 'K') : 1, size = heads * CLF_DIM(plan, 'D');
     clinfer_status st = check(plan, p);
     if (!st)
-        st = clf_check_row(plan, p->rows == CLINFER_WHOLE_ROW ? "num_heads * head_size" : "head_size",
-                           CLF_DIM(plan, 'D') * (p->rows == CLINFER_WHOLE_ROW ? CLF_DIM(plan, 'K') : 1),
-                           CLF_MAX_ROW);
+        st = clf_check_row(plan, row, size, CLF_MAX_ROW);
+    if (!st) // of a scaled row whole groups, else what gamma covers
+        st = clf_check_local(
+            plan, "rms_norm_kv_cache",
+            clf_staged_bytes(plan, p->kv.scale_group ? size : CLF_DIM(plan, 'G'), clf_scale_groups(&p->kv)));
     if (st)
         return st;
     CLF_DIM(plan, 'T') = p->total_seq_len;
     struct clf_launch *l = clf_launch_begin(plan, "rms_norm_kv_cache", "rms_norm_kv_cache", p->total_seq_len);
     clf_define_type(l, "GAMMA_T", p->gamma.dtype);
     clf_define(l, "NORM_SIZE", CLF_DIM(plan, 'G'));
-    clf_define(l, "WHOLE_ROW", p->rows == CLINFER_WHOLE_ROW);
+    clf_define(l, "WHOLE_ROW", whole);
     clf_define(l, "CAST_FIRST", p->cast == CLINFER_CAST_THEN_MULTIPLY);
     clf_define_paged(l, plan, params);
     clf_push_paged(l, plan, params);
     clf_push_tensor(l, &p->gamma, 1);
     clf_push(l, p->epsilon);
     clf_push(l, p->weight_offset);
-    clf_launch_grid(l, p->total_seq_len, 1, 1);
+    clf_launch_grid(l, p->total_seq_len,
+                    clf_tune_head_groups(plan->caps, p->total_seq_len, whole ? 1 : CLF_DIM(plan, 'K')), 1);
     return CLINFER_OK;
 }
 
