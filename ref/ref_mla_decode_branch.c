@@ -58,9 +58,10 @@ static void project_fp8(const struct clinfer_mla_decode_branch_params *p, const 
         const int64_t end = cols - k0 < gk ? cols : k0 + gk;
         const double scale = ref_quantize_group(values + k0, end - k0, scale_bound, codes + k0);
         for (int64_t n = 0; n < rows; n++) {
+            const unsigned char *row = ref_at(w, h, n, 0);
             double sum = 0;
             for (int64_t k = k0; k < end; k++)
-                sum += codes[k] * ref_get(w, h, n, k);
+                sum += codes[k] * ref_load(row, w->dtype, k);
             y[n] += sum * scale * ref_get(w_scale, h, n / gn, k0 / gk);
         }
     }
@@ -76,9 +77,10 @@ static void project(const struct clinfer_mla_decode_branch_params *p, const clin
         return;
     }
     for (int64_t n = 0; n < w->shape[1]; n++) {
+        const unsigned char *row = ref_at(w, h, n, 0);
         y[n] = 0;
         for (int64_t k = 0; k < w->shape[2]; k++)
-            y[n] += x[k] * ref_get(w, h, n, k);
+            y[n] += x[k] * ref_load(row, w->dtype, k);
     }
 }
 

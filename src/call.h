@@ -12,6 +12,8 @@ struct clf_call {
     cl_uint num_wait;
     cl_kernel kernel[CLF_MAX_LAUNCHES];
     cl_mem workspace;
+    cl_mem fault; // the record that its kernels write to
+    bool quiet;   // the engine's own: neither counted nor reported
 };
 
 // Keeps "op: what: OpenCL's name of err" as the thread's error; returns err.

@@ -69,6 +69,9 @@ static clinfer_status pick_variant(clinfer_ctx *ctx, const struct clinfer_ctx_pa
                                    .local_bytes = ctx->info.local_bytes,
                                    .set = p->kernel_set ? p->kernel_set : ctx->info.set,
                                    .arith = CLINFER_ARITH_F32 };
+    ctx->order[0] = ctx->caps.set;
+    if (!p->kernel_set && !(p->disable_caps & CLINFER_CAP_LOCAL_MEMORY))
+        ctx->order[1] = ctx->caps.set == CLINFER_SET_ROW ? CLINFER_SET_GROUP : CLINFER_SET_ROW;
     if (ctx->caps.bits & CLINFER_CAP_SUBGROUPS)
         ctx->caps.subgroup_std = clf_device_subgroup_std(ctx->device);
     return CLINFER_OK;
@@ -150,6 +153,7 @@ static clinfer_ctx *new_ctx(const struct clinfer_ctx_params *p)
     ctx->profile_priv = p->profile_priv;
     ctx->inspect = p->inspect;
     ctx->inspect_priv = p->inspect_priv;
+    ctx->no_self_check = p->no_self_check;
     open_cache(ctx, p);
     return ctx;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "op.h"
 #include "program_cache.h"
+#include "variant.h"
 #include <pthread.h>
 
 struct clf_program;
@@ -26,6 +27,9 @@ struct clinfer_ctx {
     cl_device_id device;
     cl_command_queue queue;
     struct clf_caps caps;
+    clinfer_kernel_set order[2]; // the set that calls take, and the one that takes over (AUTO: none)
+    struct clf_variant variant[CLF_NUM_OPS][CLF_NUM_SETS];
+    bool no_self_check;
     struct clinfer_device_info info;
 
     // One lock over look-up, bind and enqueue; compiles run outside it and signal `compiled`.
@@ -82,4 +86,5 @@ const char *clf_set_name(clinfer_kernel_set set);
 char *clf_device_key(const struct clinfer_device_info *info);
 
 // fault.c
+enum { CLF_FAULT_WORDS = 5 }; // of the record
 clinfer_status clf_fault_init(clinfer_ctx *ctx);

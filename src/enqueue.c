@@ -19,7 +19,7 @@ static cl_int bind(const struct clf_call *c, const struct clf_launch *l, cl_kern
     for (int i = 0; !err && i < l->num_args; i++) {
         const struct clf_arg *a = &l->arg[i];
         const void *value = a->kind == CLF_ARG_WORKSPACE ? (const void *) &c->workspace
-                            : a->kind == CLF_ARG_FAULT   ? (const void *) &c->ctx->fault
+                            : a->kind == CLF_ARG_FAULT   ? (const void *) &c->fault
                                                          : (const void *) &a->v;
         err = clSetKernelArg(kernel, (cl_uint) i, a->size, value);
     }
@@ -87,7 +87,7 @@ static cl_int multiply(struct clf_call *c, const struct clf_gemm *g, cl_uint num
     cl_int err = num_wait ? clEnqueueBarrierWithWaitList(c->queue, num_wait, wait, NULL) : CL_SUCCESS;
     if (!err)
         err = clf_clblast_sgemm(g, c->workspace, c->queue, event);
-    c->ctx->stats.gemm_calls += !err;
+    c->ctx->stats.gemm_calls += !err && !c->quiet;
     return err;
 }
 
@@ -100,7 +100,7 @@ static cl_int launch(struct clf_call *c, int i, cl_uint num_wait, const cl_event
     if (!err)
         err = clEnqueueNDRangeKernel(c->queue, c->kernel[i], 3, NULL, l->global, l->local, num_wait, wait,
                                      event);
-    c->ctx->stats.launches += !err;
+    c->ctx->stats.launches += !err && !c->quiet;
     return err;
 }
 
@@ -109,17 +109,18 @@ static cl_int launch(struct clf_call *c, int i, cl_uint num_wait, const cl_event
 static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last,
                       cl_event *last, int *done)
 {
+    const bool report = c->ctx->profile && !c->quiet;
     cl_event previous = NULL;
     cl_int err = CL_SUCCESS;
     for (*done = 0; *done < c->plan->num_launches; ++*done) {
         const struct clf_launch *l = &c->plan->launch[*done];
         const bool final = *done == c->plan->num_launches - 1;
-        const bool need = c->out_of_order || c->ctx->profile || (final && want_last);
+        const bool need = c->out_of_order || report || (final && want_last);
         cl_event event = NULL;
         err = launch(c, *done, num_wait, wait, need ? &event : NULL);
         if (err)
             break;
-        if (event && c->ctx->profile)
+        if (event && report)
             report_time(c, l, event);
         if (previous)
             clReleaseEvent(previous);

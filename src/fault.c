@@ -4,11 +4,12 @@
 #include <stdio.h>
 
 // A record without a code is one that a kernel on another queue is still writing.
-enum { RECORD_CLAIM, RECORD_OP, RECORD_TOKEN, RECORD_VALUE, RECORD_CODE, RECORD_WORDS };
+enum { RECORD_CLAIM, RECORD_OP, RECORD_TOKEN, RECORD_VALUE, RECORD_CODE };
+_Static_assert(RECORD_CODE + 1 == CLF_FAULT_WORDS, "the record ends with the code");
 
 clinfer_status clf_fault_init(clinfer_ctx *ctx)
 {
-    cl_uint zero[RECORD_WORDS] = { 0 };
+    cl_uint zero[CLF_FAULT_WORDS] = { 0 };
     cl_int err;
     ctx->fault = clCreateBuffer(ctx->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof zero, zero, &err);
     return (clinfer_status) err;
@@ -16,8 +17,8 @@ clinfer_status clf_fault_init(clinfer_ctx *ctx)
 
 clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struct clinfer_fault *fault)
 {
-    static const cl_uint zero[RECORD_WORDS] = { 0 };
-    cl_uint record[RECORD_WORDS] = { 0 };
+    static const cl_uint zero[CLF_FAULT_WORDS] = { 0 };
+    cl_uint record[CLF_FAULT_WORDS] = { 0 };
     *fault = (struct clinfer_fault){ CLINFER_FAULT_NONE, NULL, 0, 0 };
     if (!queue)
         queue = ctx->queue;

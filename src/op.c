@@ -74,59 +74,70 @@ static clinfer_status enqueue_nothing(struct clf_call *c, cl_event *event)
     return err ? clf_call_error(c, err, "marker of an empty call") : CLINFER_OK;
 }
 
-static clinfer_status make_ready(clinfer_ctx *ctx, const struct clf_launch *l, const char *op,
-                                 cl_kernel *kernel)
-{
-    return l->kind == CLF_GEMM ? clf_clblast_ready(ctx, op) : clf_program_kernel(ctx, l, op, kernel);
-}
-
 clinfer_status clf_run(clinfer_ctx *ctx, const struct clf_op *op, const void *params, cl_uint num_events,
                        const cl_event *events, cl_event *event)
 {
     struct clf_plan plan;
-    struct clf_call c = { .ctx = ctx, .plan = &plan, .wait = events, .num_wait = num_events };
-    clinfer_status st = clf_plan(&plan, op, params, &ctx->caps, CLF_CALL);
-    if (!st)
-        st = clf_check_views(&plan);
-    if (st)
-        return clf_error(ctx, st, plan.error);
-    st = check_queue(&c, params);
-    if (st || plan.empty)
-        return st ? st : enqueue_nothing(&c, event);
-    pthread_mutex_lock(&ctx->lock);
-    for (int i = 0; !st && i < plan.num_launches; i++)
-        st = make_ready(ctx, &plan.launch[i], op->name, &c.kernel[i]);
-    if (!st)
-        st = get_workspace(&c);
-    if (!st)
-        st = clf_enqueue(&c, event);
-    pthread_mutex_unlock(&ctx->lock);
+    struct clf_call c = {
+        .ctx = ctx, .plan = &plan, .wait = events, .num_wait = num_events, .fault = ctx->fault
+    };
+    clinfer_status st;
+    bool again;
+    do {
+        const struct clf_caps caps = clf_variant_caps(ctx, op);
+        st = clf_plan(&plan, op, params, &caps, CLF_CALL);
+        if (!st)
+            st = clf_check_views(&plan);
+        if (st)
+            return clf_error(ctx, st, plan.error);
+        st = check_queue(&c, params);
+        if (st || plan.empty)
+            return st ? st : enqueue_nothing(&c, event);
+        pthread_mutex_lock(&ctx->lock);
+        st = clf_variant_kernels(&c, params, &again);
+        if (!st && !again)
+            st = get_workspace(&c);
+        if (!st && !again)
+            st = clf_enqueue(&c, event);
+        pthread_mutex_unlock(&ctx->lock);
+    } while (again);
     return st;
 }
 
 clinfer_status clf_compile(clinfer_ctx *ctx, const struct clf_op *op, const void *params)
 {
     struct clf_plan plan;
-    cl_kernel kernel;
-    clinfer_status st = clf_plan(&plan, op, params, &ctx->caps, CLF_COMPILE);
-    if (st)
-        return clf_error(ctx, st, plan.error);
-    if (ctx->inspect)
-        return clf_inspect(ctx, &plan);
-    pthread_mutex_lock(&ctx->lock);
-    for (int i = 0; !st && i < plan.num_launches; i++)
-        st = make_ready(ctx, &plan.launch[i], op->name, &kernel);
-    pthread_mutex_unlock(&ctx->lock);
+    struct clf_call c = { .ctx = ctx, .plan = &plan };
+    clinfer_status st;
+    bool again;
+    do {
+        const struct clf_caps caps = clf_variant_caps(ctx, op);
+        st = clf_plan(&plan, op, params, &caps, CLF_COMPILE);
+        if (st)
+            return clf_error(ctx, st, plan.error);
+        if (ctx->inspect)
+            return clf_inspect(ctx, &plan);
+        pthread_mutex_lock(&ctx->lock);
+        st = clf_variant_kernels(&c, params, &again);
+        pthread_mutex_unlock(&ctx->lock);
+    } while (again);
     return st;
 }
 
+// Enough for whichever set takes the call.
 clinfer_status clf_measure(clinfer_ctx *ctx, const struct clf_op *op, const void *params, size_t *bytes)
 {
     struct clf_plan plan;
+    struct clf_caps caps = clf_variant_caps(ctx, op);
     *bytes = 0;
-    clinfer_status st = clf_plan(&plan, op, params, &ctx->caps, CLF_MEASURE);
+    clinfer_status st = clf_plan(&plan, op, params, &caps, CLF_MEASURE);
     if (st)
         return clf_error(ctx, st, plan.error);
     *bytes = plan.workspace;
+    for (int i = 0; i < CLF_NUM_SETS && ctx->order[i]; i++) {
+        caps.set = ctx->order[i];
+        if (!clf_plan(&plan, op, params, &caps, CLF_MEASURE) && plan.workspace > *bytes)
+            *bytes = plan.workspace;
+    }
     return CLINFER_OK;
 }

@@ -24,7 +24,8 @@ enum {
     CLF_FLOATS = CLF_F32 | CLF_F16 | CLF_BF16,
 };
 
-enum clf_rule_flags { CLF_IN = 0, CLF_OUT = 1, CLF_OPTIONAL = 2 };
+// CLF_WEIGHT: sums run over its last axis.
+enum clf_rule_flags { CLF_IN = 0, CLF_OUT = 1, CLF_OPTIONAL = 2, CLF_WEIGHT = 4 };
 
 // What one tensor argument must look like. `dims` names its axes: "T,H,N+R". The first tensor that shows a
 // letter sets it; after that extents must agree. This row is the shape check and its error text.
@@ -136,16 +137,21 @@ struct clf_op {
     const char *name;
     const struct clf_tensor_rule *tensors;
     int num_tensors;
-    // Offsets in the params struct; every op here works on a paged cache.
-    size_t queue, kv, batch, layer_idx;
+    // The params struct's size, and offsets in it; every op here works on a paged cache.
+    size_t params_size, queue, kv, batch, layer_idx;
     bool mla; // one plane, one head
     // Pure, like validation: no OpenCL, no allocation. Checks what the table cannot say, fills the launches.
     clinfer_status (*prepare)(struct clf_plan *plan, const void *params);
+    // What the op means (ref/): the same params, with host addresses in place of each cl_mem.
+    void (*ref)(const void *params);
+    // Makes of params those of a small call, for the self-check: sets what is neither structural nor a
+    // tensor. NULL: there is nothing such.
+    void (*shrink)(void *params, int64_t tokens);
     size_t kv_v; // offset of V's own view of the cache, which may be zeroed; 0: the op has none
 };
 #define CLF_TENSORS(t) (t), (int) (sizeof(t) / sizeof((t)[0]))
 #define CLF_CACHE_FIELDS(p)                                                                                  \
-    offsetof(struct p, queue), offsetof(struct p, kv), offsetof(struct p, batch),                            \
+    sizeof(struct p), offsetof(struct p, queue), offsetof(struct p, kv), offsetof(struct p, batch),          \
         offsetof(struct p, layer_idx)
 
 enum clf_op_id {

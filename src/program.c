@@ -67,6 +67,7 @@ static clinfer_status make_ready(clinfer_ctx *ctx, struct clf_program *p, const 
     p->state = st ? CLF_EMPTY : CLF_READY;
     p->program = built.program;
     p->saved = built.from_cache;
+    p->checked = built.from_cache || ctx->no_self_check;
     ctx->stats.compiled += !st && !built.from_cache;
     ctx->stats.loaded += !st && built.from_cache;
     ctx->stats.rejected += built.rejected;
@@ -144,7 +145,7 @@ static cl_int add_kernel(const clinfer_ctx *ctx, struct clf_program *p, const st
 }
 
 clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, const char *op,
-                                  cl_kernel *kernel)
+                                  cl_kernel *kernel, bool *checked)
 {
     struct clf_program *p = entry_of(ctx, &l->spec);
     if (!p)
@@ -154,6 +155,7 @@ clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, 
         if (st)
             return st;
         struct clf_kernel *k = find_kernel(p, l->kernel);
+        *checked = p->checked;
         if (k) {
             *kernel = k->kernel;
             return CLINFER_OK;
@@ -166,6 +168,15 @@ clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, 
         clf_log(ctx, CLINFER_LOG_WARN, "%s: the stored program has no kernel %s; compiling it again", op,
                 l->kernel);
         ctx->stats.rejected++;
+    }
+}
+
+void clf_program_checked(clinfer_ctx *ctx, const struct clf_launch *l, cl_kernel kernel)
+{
+    for (struct clf_program *p = ctx->programs; p; p = p->next) {
+        const struct clf_kernel *k = clf_same_spec(&p->spec, &l->spec) ? find_kernel(p, l->kernel) : NULL;
+        if (k && k->kernel == kernel) // else the entry has been built anew since
+            p->checked = true;
     }
 }
 

@@ -20,7 +20,8 @@ struct clf_program {
     struct clf_spec spec;
     enum clf_program_state state;
     cl_program program;
-    bool saved; // from the cache, or in it
+    bool saved;   // from the cache, or in it
+    bool checked; // from the cache, or its self-check was passed
     struct clf_kernel kernel[CLF_MAX_KERNELS];
     int num_kernels;
 };

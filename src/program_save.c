@@ -25,7 +25,7 @@ static bool next_job(clinfer_ctx *ctx, struct job *job, cl_int *err)
     bool found = false;
     pthread_mutex_lock(&ctx->lock);
     for (struct clf_program *p = ctx->programs; p && !found; p = p->next) {
-        found = p->state == CLF_READY && !p->saved && p->num_kernels;
+        found = p->state == CLF_READY && !p->saved && p->checked && p->num_kernels;
         if (!found)
             continue;
         p->saved = true;

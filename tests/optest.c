@@ -151,18 +151,28 @@ static clinfer_kernel_set set_under_test(void)
     return strcmp(name, "row") ? CLINFER_SET_GROUP : CLINFER_SET_ROW;
 }
 
-struct ot_device ot_open(unsigned disable_caps)
+static struct ot_device open_device(unsigned disable_caps, int no_self_check)
 {
     struct ot_device d = { 0 };
     char error[512] = "";
     const clinfer_status st = clinfer_ctx_create(
-        &d.ctx,
-        clinfer_ctx_params(.kernel_set = set_under_test(), .disable_caps = disable_caps, .cache_dir = "",
-                           .log = on_log, .error = error, .error_size = sizeof error));
+        &d.ctx, clinfer_ctx_params(.kernel_set = set_under_test(), .disable_caps = disable_caps,
+                                   .cache_dir = "", .no_self_check = no_self_check, .log = on_log,
+                                   .error = error, .error_size = sizeof error));
     cr_assert_eq(st, CLINFER_OK, "no context: %s", error);
     d.cl = clinfer_ctx_cl_context(d.ctx);
     d.queue = clinfer_ctx_queue(d.ctx);
     return d;
+}
+
+struct ot_device ot_open(unsigned disable_caps)
+{
+    return open_device(disable_caps, 1);
+}
+
+struct ot_device ot_open_checked(void)
+{
+    return open_device(0, 0);
 }
 
 void ot_close(struct ot_device *d)

@@ -43,7 +43,8 @@ struct ot_device {
     cl_context cl;
     cl_command_queue queue;
 };
-struct ot_device ot_open(unsigned disable_caps);
+struct ot_device ot_open(unsigned disable_caps); // without self-checks: it is kernels that are tested
+struct ot_device ot_open_checked(void);
 void ot_close(struct ot_device *d);
 
 // The requests, and the cache around them.

@@ -63,7 +63,9 @@ static inline bool run_in(const struct clinfer_ctx_params *params, bool save, st
 {
     clinfer_ctx *ctx;
     struct rig r;
-    if (clinfer_ctx_create(&ctx, params))
+    struct clinfer_ctx_params unchecked = *params;
+    unchecked.no_self_check = 1;
+    if (clinfer_ctx_create(&ctx, &unchecked))
         return false;
     rig_make(&r, OP, NULL);
     bool ok = !rig_run(&r, ctx) && (!save || !clinfer_ctx_save(ctx));

@@ -24,7 +24,8 @@ static void check_part(int part, int parts)
         cr_skip_test("OPTEST_CASE=%s: all files are in the first part", only);
     if (only)
         parts = 1;
-    struct ot_device d = ot_open(0);
+    struct ot_device d = ot_open_checked();
+    struct clinfer_ctx_stats stats;
     struct dirent **entries;
     const int count = scandir(ot_data_dir(), &entries, NULL, alphasort);
     int files = 0;
@@ -37,6 +38,9 @@ static void check_part(int part, int parts)
     }
     free(entries);
     cr_assert(files > 0, "%s holds no case", ot_data_dir());
+    clinfer_ctx_stats(d.ctx, &stats);
+    cr_expect_gt(stats.self_checks, 0);
+    cr_expect_eq(stats.disabled, 0, "a right kernel failed its self-check");
     ot_close(&d);
 }
 

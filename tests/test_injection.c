@@ -28,12 +28,12 @@ struct scenario {
     bool callers_queue; // out of order, with profiling; else the engine's own
     enum cache cache;
     bool fault; // a page that is none
+    bool check; // of fresh programs
 };
 static const struct scenario scenarios[] = {
-    { "mla_decode_branch", false, NO_CACHE, false },
-    { "mla_decode_branch", true, NO_CACHE, true },
-    { "rms_norm_kv_cache", false, COLD, false },
-    { "rms_norm_kv_cache", false, WARM, false },
+    { "mla_decode_branch", false, NO_CACHE, false },   { "mla_decode_branch", true, NO_CACHE, true },
+    { "rms_norm_kv_cache", false, COLD, false },       { "rms_norm_kv_cache", false, WARM, false },
+    { "rms_norm_kv_cache", false, COLD, false, true },
 };
 enum { NUM_SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 
@@ -153,6 +153,7 @@ static bool save(struct world *w)
 static bool open_world(struct world *w)
 {
     w->params = (struct clinfer_ctx_params){ .cache_dir = w->s->cache ? w->folder : "",
+                                             .no_self_check = !w->s->check,
                                              .error = w->error,
                                              .error_size = sizeof w->error };
     if (w->s->cache == COLD)

@@ -9,7 +9,7 @@ enum { ERROR_SIZE = 1024, PATH_SIZE = 4096 };
 
 struct listing {
     bool json;
-    unsigned count, damaged;
+    unsigned count, damaged, disabled;
     uint64_t bytes;
 };
 
@@ -18,6 +18,7 @@ static int print_entry(void *priv, const struct clinfer_cache_entry *e)
     struct listing *l = priv;
     l->count++;
     l->damaged += !e->ok;
+    l->disabled += !strncmp(e->op, "disabled ", 9); // a kernel set that failed its self-check
     l->bytes += e->bytes;
     if (!l->json) {
         printf("%.8s  %-24s %9llu bytes  %s  %s\n", e->name, e->op, (unsigned long long) e->bytes,
@@ -43,8 +44,11 @@ static int list(const struct cli_options *o, bool verify)
         return CLI_WRONG;
     }
     if (!o->json)
-        printf("%u program%s, %llu bytes, %u damaged\n", l.count, l.count == 1 ? "" : "s",
-               (unsigned long long) l.bytes, l.damaged);
+        printf("%u program%s, %llu bytes, %u damaged\n", l.count - l.disabled,
+               l.count - l.disabled == 1 ? "" : "s", (unsigned long long) l.bytes, l.damaged);
+    if (!o->json && l.disabled)
+        printf("%u kernel set%s disabled: they failed their self-check\n", l.disabled,
+               l.disabled == 1 ? "" : "s");
     if (verify && l.damaged)
         cli_error("%u of %u entries are damaged; a context compiles them again when it meets them", l.damaged,
                   l.count);

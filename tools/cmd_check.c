@@ -48,7 +48,7 @@ static int count_selected(const struct cli_options *o)
 static clinfer_ctx *open_context(const struct variant *v)
 {
     struct cli_options options = *v->session->options;
-    struct clinfer_ctx_params params = { .cache_dir = "" };
+    struct clinfer_ctx_params params = { .cache_dir = "", .no_self_check = 1 };
     options.set = v->set;
     return cli_context_from(&options, params);
 }
@@ -183,7 +183,7 @@ static void run_op(struct session *s, const struct op_desc *op)
 static bool open_device(const struct cli_options *o)
 {
     struct clinfer_device_info info;
-    struct clinfer_ctx_params params = { .cache_dir = "" };
+    struct clinfer_ctx_params params = { .cache_dir = "", .no_self_check = 1 };
     clinfer_ctx *ctx = cli_context_from(o, params);
     if (!ctx)
         return false;

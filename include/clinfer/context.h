@@ -90,6 +90,13 @@ struct clinfer_ctx_params {
     uint64_t cache_max_bytes;    // least recently used entries go past this; 0: 256 MiB
     clinfer_program_store store; // callbacks instead of a folder; both NULL: the folder
 
+    // A program fresh from the compiler first runs a small call of known answer, on a queue of the engine's
+    // own; the call that compiles it blocks for that. Where it fails, its kernel set is disabled for the
+    // operation on this device and driver, which the cache remembers; under AUTO the other set takes over,
+    // else calls fail with ERR_UNSUPPORTED. 1: nothing is checked, and what the cache remembers does not
+    // count.
+    int no_self_check;
+
     // Called for each message up to log_level, from whichever thread it arises in, at times under the
     // context's lock: it must not call back into the context, nor wait for a thread that does. NULL: silent.
     void (*log)(void *priv, clinfer_log_level level, const char *message);
@@ -192,6 +199,8 @@ struct clinfer_ctx_stats {
     uint64_t launches;    // kernels enqueued, CLBlast's not counted
     uint64_t gemm_calls;  // products given to CLBlast
     uint64_t arena_bytes; // size of the workspace arena
+    uint64_t self_checks; // runs of a fresh program against its known answer
+    uint64_t disabled;    // kernel sets that an operation no longer uses
 };
 CLINFER_API void clinfer_ctx_stats(clinfer_ctx *ctx, struct clinfer_ctx_stats *stats);
 

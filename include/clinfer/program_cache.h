@@ -25,7 +25,8 @@ typedef struct clinfer_program_store {
 // One entry of a cache folder.
 struct clinfer_cache_entry {
     char name[40]; // file name
-    char op[48];   // source the program was made of; "" when the entry is damaged
+    char op[48]; // source the program was made of; "" when the entry is damaged; "disabled OP" where it says
+                 // that a kernel set of the operation failed its self-check
     char device[256];
     uint64_t bytes; // of the file
     int ok;         // a file of ours whose name, header, key and checksum hold

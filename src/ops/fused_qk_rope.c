@@ -3,6 +3,7 @@
 #include "tune.h"
 #include <clinfer/fused_qk_rope.h>
 #include <inttypes.h>
+#include "ref.h"
 
 #define FIELD(name) offsetof(struct clinfer_fused_qk_rope_params, name)
 // Q is a query head's size; I the rows of position_ids.
@@ -93,8 +94,18 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     return CLINFER_OK;
 }
 
-const struct clf_op clf_op_fused_qk_rope = { "fused_qk_rope", CLF_TENSORS(tensors),
-                                             CLF_CACHE_FIELDS(clinfer_fused_qk_rope_params), false, prepare };
+static void ref(const void *params)
+{
+    ref_fused_qk_rope(params);
+}
+
+const struct clf_op clf_op_fused_qk_rope = { "fused_qk_rope",
+                                             CLF_TENSORS(tensors),
+                                             CLF_CACHE_FIELDS(clinfer_fused_qk_rope_params),
+                                             false,
+                                             prepare,
+                                             ref,
+                                             NULL };
 
 clinfer_status clinfer_fused_qk_rope(clinfer_ctx *ctx, const struct clinfer_fused_qk_rope_params *params,
                                      cl_uint num_events_in_wait_list, const cl_event *event_wait_list,

@@ -2,6 +2,7 @@
 #include "plan.h"
 #include <clinfer/kv_store.h>
 #include <inttypes.h>
+#include "ref.h"
 
 #define FIELD(name) offsetof(struct clinfer_kv_store_params, name)
 // V is a head's size in v.
@@ -53,8 +54,14 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     return CLINFER_OK;
 }
 
+static void ref(const void *params)
+{
+    ref_kv_store(params);
+}
+
 const struct clf_op clf_op_kv_store = {
-    "kv_store", CLF_TENSORS(tensors), CLF_CACHE_FIELDS(clinfer_kv_store_params), false, prepare, FIELD(kv_v)
+    "kv_store", CLF_TENSORS(tensors), CLF_CACHE_FIELDS(clinfer_kv_store_params), false, prepare, ref,
+    NULL,       FIELD(kv_v)
 };
 
 clinfer_status clinfer_kv_store(clinfer_ctx *ctx, const struct clinfer_kv_store_params *params,

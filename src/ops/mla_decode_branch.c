@@ -5,6 +5,8 @@
 #include "validate.h"
 #include <clinfer/mla_decode_branch.h>
 #include <inttypes.h>
+#include <math.h>
+#include "ref.h"
 
 #define FIELD(name) offsetof(struct clinfer_mla_decode_branch_params, name)
 #define WEIGHTS     (CLF_FLOATS | CLF_F8)
@@ -13,8 +15,8 @@ static const struct clf_tensor_rule tensors[] = {
     { "kv_norm_gamma", "C", FIELD(kv_norm_gamma), CLF_FLOATS, CLF_IN, NULL, NULL },
     { "freqs_cis", "F,R", FIELD(freqs_cis), CLF_FLOATS, CLF_IN, NULL, NULL },
     { "q", "T,H,N+R", FIELD(q), CLF_FLOATS, CLF_IN, NULL, NULL },
-    { "w_uk", "H,C,N", FIELD(w_uk), WEIGHTS, CLF_IN, NULL, NULL },
-    { "w_uv", "H,V,C", FIELD(w_uv), WEIGHTS, CLF_IN, "w_uk", NULL },
+    { "w_uk", "H,C,N", FIELD(w_uk), WEIGHTS, CLF_WEIGHT, NULL, NULL },
+    { "w_uv", "H,V,C", FIELD(w_uv), WEIGHTS, CLF_WEIGHT, "w_uk", NULL },
     { "w_uk_scale", "H,a,b", FIELD(w_uk_scale), CLF_F32, CLF_OPTIONAL, NULL, NULL },
     { "w_uv_scale", "H,c,d", FIELD(w_uv_scale), CLF_F32, CLF_OPTIONAL, NULL, NULL },
     { "output", "T,H,V", FIELD(output), CLF_FLOATS, CLF_OUT, "q", NULL },
@@ -284,9 +286,32 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     return clf_push_matmul(plan, &product[1]);
 }
 
-const struct clf_op clf_op_mla_decode_branch = { "mla_decode_branch", CLF_TENSORS(tensors),
-                                                 CLF_CACHE_FIELDS(clinfer_mla_decode_branch_params), true,
-                                                 prepare };
+static void ref(const void *params)
+{
+    ref_mla_decode_branch(params);
+}
+
+// Scores of about 1, two splits to merge, and windows that end inside a tile.
+static void shrink(void *params, int64_t tokens)
+{
+    struct clinfer_mla_decode_branch_params *p = params;
+    (void) tokens;
+    p->epsilon = 1e-5f;
+    p->scale = 1 / sqrtf((float) p->kv.head_size);
+    p->local_window_size = 9;
+    p->max_context = 0;
+    p->num_splits = 2;
+    p->workspace = NULL;
+    p->workspace_offset = 0;
+}
+
+const struct clf_op clf_op_mla_decode_branch = { "mla_decode_branch",
+                                                 CLF_TENSORS(tensors),
+                                                 CLF_CACHE_FIELDS(clinfer_mla_decode_branch_params),
+                                                 true,
+                                                 prepare,
+                                                 ref,
+                                                 shrink };
 
 clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx,
                                          const struct clinfer_mla_decode_branch_params *params,

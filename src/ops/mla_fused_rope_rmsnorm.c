@@ -3,6 +3,7 @@
 #include "tune.h"
 #include <clinfer/mla_fused_rope_rmsnorm.h>
 #include <inttypes.h>
+#include "ref.h"
 
 #define FIELD(name) offsetof(struct clinfer_mla_fused_rope_rmsnorm_params, name)
 static const struct clf_tensor_rule tensors[] = {
@@ -62,9 +63,25 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     return CLINFER_OK;
 }
 
-const struct clf_op clf_op_mla_fused_rope_rmsnorm = { "mla_fused_rope_rmsnorm", CLF_TENSORS(tensors),
+static void ref(const void *params)
+{
+    ref_mla_fused_rope_rmsnorm(params);
+}
+
+static void shrink(void *params, int64_t tokens)
+{
+    struct clinfer_mla_fused_rope_rmsnorm_params *p = params;
+    (void) tokens;
+    p->epsilon = 1e-5f;
+}
+
+const struct clf_op clf_op_mla_fused_rope_rmsnorm = { "mla_fused_rope_rmsnorm",
+                                                      CLF_TENSORS(tensors),
                                                       CLF_CACHE_FIELDS(clinfer_mla_fused_rope_rmsnorm_params),
-                                                      true, prepare };
+                                                      true,
+                                                      prepare,
+                                                      ref,
+                                                      shrink };
 
 clinfer_status clinfer_mla_fused_rope_rmsnorm(clinfer_ctx *ctx,
                                               const struct clinfer_mla_fused_rope_rmsnorm_params *params,

@@ -3,6 +3,7 @@
 #include "tune.h"
 #include <clinfer/rms_norm_kv_cache.h>
 #include <inttypes.h>
+#include "ref.h"
 
 // G is n, the elements that gamma covers.
 static const struct clf_tensor_rule tensors[] = {
@@ -62,9 +63,26 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     return CLINFER_OK;
 }
 
-const struct clf_op clf_op_rms_norm_kv_cache = { "rms_norm_kv_cache", CLF_TENSORS(tensors),
-                                                 CLF_CACHE_FIELDS(clinfer_rms_norm_kv_cache_params), false,
-                                                 prepare };
+static void ref(const void *params)
+{
+    ref_rms_norm_kv_cache(params);
+}
+
+static void shrink(void *params, int64_t tokens)
+{
+    struct clinfer_rms_norm_kv_cache_params *p = params;
+    p->total_seq_len = tokens;
+    p->epsilon = 1e-5f;
+    p->weight_offset = 0.25f;
+}
+
+const struct clf_op clf_op_rms_norm_kv_cache = { "rms_norm_kv_cache",
+                                                 CLF_TENSORS(tensors),
+                                                 CLF_CACHE_FIELDS(clinfer_rms_norm_kv_cache_params),
+                                                 false,
+                                                 prepare,
+                                                 ref,
+                                                 shrink };
 
 clinfer_status clinfer_rms_norm_kv_cache(clinfer_ctx *ctx,
                                          const struct clinfer_rms_norm_kv_cache_params *params,
