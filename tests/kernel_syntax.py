@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kernel_syntax.py CLANG CL_DIR: every kernel passes clang's checks over its macro matrix, and says #error without a macro.
+"""kernel_syntax.py CLANG CL_DIR: every kernel of both sets passes clang's checks over its macro matrix, and says #error
+without a macro.
 
 One macro at a time takes each of its values, the others keep their first. Ends with the plain closing line.
 """
@@ -45,42 +46,62 @@ KERNELS = {
          "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
     ],
 }
-# Wanted only as far as MROPE_SECTIONS says.
-OPTIONAL = {f"MROPE_END{i}" for i in range(8)}
+# A kernel of the group set has its macros of the row set and these, but where an entry of its own says otherwise.
+GROUP = {"GROUP_ITEMS": [64, 32], "LANES": [4, 8], "SUBGROUPS": [0, 30]}
+GROUP_KERNELS = {name: [{**macros, **GROUP} for macros in KERNELS[name]] for name in [
+    "fused_qk_rope",
+    "rms_norm_kv_cache",
+    "mla_fused_rope_rmsnorm",
+]}
+SETS = {"row": KERNELS, "group": GROUP_KERNELS}
+# Wanted only as far as MROPE_SECTIONS says; 16 where nothing says.
+OPTIONAL = {f"MROPE_END{i}" for i in range(8)} | {"LANES"}
 
 
-def compile_(kernel, macros):
+def language(macros):
+    if macros.get("SUBGROUPS"):
+        return ["-cl-std=CL3.0", "-Xclang", "-cl-ext=+cl_khr_subgroups,+__opencl_c_subgroups"]
+    return ["-cl-std=CL1.2"]
+
+
+def compile_(path, macros):
     command = [clang, "-fsyntax-only", "-Werror", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Wundef",
-               "-Wdouble-promotion", "-target", "spir64", "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
-               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, "row", kernel + ".cl")]
+               "-Wdouble-promotion", "-target", "spir64", "-x", "cl", *language(macros), "-Xclang", "-finclude-default-header",
+               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, path + ".cl")]
     p = subprocess.run(command, capture_output=True, text=True)
     return p.returncode == 0, p.stderr
 
 
 def jobs():
-    """(what, kernel, macros, whether it is to pass)"""
-    for kernel, sets in KERNELS.items():
+    """(what, path, macros, whether it is to pass)"""
+    for path, sets in ((f"{s}/{kernel}", sets) for s, kernels in SETS.items() for kernel, sets in kernels.items()):
         for macros in sets:
             base = {k: list(v)[0] for k, v in macros.items()}
-            yield "base", kernel, base, True
+            yield "base", path, base, True
             for k, values in macros.items():
                 for v in list(values)[1:]:
-                    yield f"{k}={v}", kernel, {**base, k: v}, True
+                    yield f"{k}={v}", path, {**base, k: v}, True
         first = {k: list(v)[0] for k, v in sets[0].items()}
         for k in first:
             if k not in OPTIONAL:
-                yield f"without {k}", kernel, {n: v for n, v in first.items() if n != k}, False
+                yield f"without {k}", path, {n: v for n, v in first.items() if n != k}, False
 
 
 def check(job):
-    what, kernel, macros, want = job
-    ok, errors = compile_(kernel, macros)
+    what, path, macros, want = job
+    ok, errors = compile_(path, macros)
     good = ok == want and (want or "must be defined" in errors or " wants " in errors)
-    return good, f"FAILED {kernel} {what}: {errors[:1500] or 'passes the check'}"
+    return good, f"FAILED {path} {what}: {errors[:1500] or 'passes the check'}"
+
+
+def unlisted():
+    """Kernel files that no table has."""
+    return [(False, f"FAILED {s}/{f}: not in SETS") for s, kernels in SETS.items()
+            for f in sorted(os.listdir(os.path.join(cl_dir, s))) if f.endswith(".cl") and f[:-3] not in kernels]
 
 
 with ThreadPoolExecutor(os.cpu_count()) as pool:
-    results = list(pool.map(check, jobs()))
+    results = list(pool.map(check, jobs())) + unlisted()
 for good, text in results:
     if not good:
         print(text)

@@ -38,6 +38,11 @@ int ot_share(void)
     return n;
 }
 
+bool ot_in_share(int cache, int64_t i, int64_t values)
+{
+    return ot_share() == 1 || cache == OT_CACHES - 1 || i == cache % values;
+}
+
 int64_t ot_between(struct ot_random *r, int64_t low, int64_t high)
 {
     return high <= low ? low : low + (int64_t) (ot_bits(r) % (uint64_t) (high - low + 1));

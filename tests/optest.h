@@ -34,6 +34,8 @@ extern const clinfer_dtype ot_floats[3]; // F32 F16 BF16
 // Cache types with a group size each: F32 F16 BF16 F8_E4M3, and F8_E4M3 with scales.
 enum { OT_CACHES = 5 };
 void ot_cache_type(clinfer_kv_cache *kv, int which, int64_t group);
+// Whether a table of caches times `values` has this one in a share: all with scales, one of each other cache.
+bool ot_in_share(int cache, int64_t i, int64_t values);
 void ot_describe_cache(const clinfer_kv_cache *kv, char *text, size_t size);
 
 struct ot_device {

@@ -10,38 +10,38 @@
 static const char kernels[] =
     "#include \"lib/format.clh\"\n"
     "#include \"lib/quant.clh\"\n"
-    "#define FIRST (16u * (uint) get_global_id(0))\n"
-    "#define LANES min(16u, n - FIRST)\n"
+    "#define FIRST (LANES * (uint) get_global_id(0))\n"
+    "#define HERE min((uint) LANES, n - FIRST)\n"
     "__kernel void decode(__global const ELEM(F) *in, __global float *out, uint n) {\n"
-    "    f32_store(out + FIRST, FORMAT(F, load)(in + FIRST, LANES), LANES); }\n"
+    "    f32_store(out + FIRST, FORMAT(F, load)(in + FIRST, HERE), HERE); }\n"
     "__kernel void encode(__global const float *in, __global ELEM(F) *out, uint n) {\n"
-    "    FORMAT(F, store)(out + FIRST, f32_load(in + FIRST, LANES), LANES); }\n"
+    "    FORMAT(F, store)(out + FIRST, f32_load(in + FIRST, HERE), HERE); }\n"
     "__kernel void tails(__global const ELEM(F) *in, __global float *lanes, __global ELEM(F) *out, uint n) "
     "{\n"
-    "    const float16 x = FORMAT(F, load)(in + 1, n);\n"
-    "    vstore16(x, 0, lanes);\n"
+    "    const floatn x = FORMAT(F, load)(in + 1, n);\n"
+    "    vstoren(x, 0, lanes);\n"
     "    FORMAT(F, store)(out + 1, x, n); }\n"
     "__kernel void pairs(__global const ELEM(F) *in, __global float *lanes, __global ELEM(F) *out, uint n) "
     "{\n"
-    "    float16 re, im;\n"
+    "    floatn re, im;\n"
     "    FORMAT(F, load_pairs)(in + 1, n, &re, &im);\n"
-    "    vstore16(re, 0, lanes);\n"
-    "    vstore16(im, 1, lanes);\n"
+    "    vstoren(re, 0, lanes);\n"
+    "    vstoren(im, 1, lanes);\n"
     "    FORMAT(F, store_pairs)(out + 1, n, re, im); }\n"
     "__kernel void copies(__global const ELEM(F) *in, __global ELEM(F) *out, uint n) {\n"
     "    FORMAT(F, copy)(in + 1, out + 1, n); }\n"
     "__kernel void quotients(__global const float *in, __global float *out, uint n) {\n"
-    "    for (uint i = FIRST; i < FIRST + LANES; i++)\n"
+    "    for (uint i = FIRST; i < FIRST + HERE; i++)\n"
     "        out[i] = divide(in[2 * i], in[2 * i + 1]); }\n";
 
-struct fk_program fk_build(const char *format, int denormals, int rounded)
+struct fk_program fk_build(const char *format, int lanes, int rounded)
 {
     const char *dir = getenv("CLINFER_CL_SRC"), *text = kernels;
     struct fk_program p = { .d = ot_open(0) };
     char options[1200], log[2000] = "";
     cl_int err;
-    (void) snprintf(options, sizeof options, "-cl-std=CL1.2 -I%s -DF=%s -DDENORMALS=%d -DROUNDED_DIVIDE=%d%s",
-                    dir ? dir : "cl", format, denormals, rounded,
+    (void) snprintf(options, sizeof options, "-cl-std=CL1.2 -I%s -DF=%s -DLANES=%d -DROUNDED_DIVIDE=%d%s",
+                    dir ? dir : "cl", format, lanes, rounded,
                     rounded ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
     p.program = clCreateProgramWithSource(p.d.cl, 1, &text, NULL, &err);
     cr_assert_eq(err, CL_SUCCESS);

@@ -16,8 +16,9 @@ struct fk_argument {
     cl_mem mem;
 };
 
-// decode, encode, tails, pairs, copies and quotients for one format.
-struct fk_program fk_build(const char *format, int denormals, int rounded);
+// decode, encode, tails, pairs, copies and quotients for one format, on vectors of 4, 8 or 16 lanes: an item
+// takes one.
+struct fk_program fk_build(const char *format, int lanes, int rounded);
 void fk_release(struct fk_program *p);
 // Buffers are written, passed in order and followed by n, and read back.
 void fk_launch(const struct fk_program *p, const char *name, struct fk_argument *args, cl_uint num_args,

@@ -54,17 +54,17 @@ static bool is_nan_code(const struct format *f, uint32_t code)
     return f->dtype == CLINFER_F8_E4M3 ? magnitude == 0x7f : magnitude > f->finite;
 }
 
-static void decode_all(const struct format *f, int denormals)
+static void decode_all(const struct format *f, int lanes)
 {
     const uint32_t count = 1u << (1 + f->exponent + f->mantissa), top = count / 2;
     const size_t size = clinfer_dtype_size(f->dtype);
-    struct fk_program p = fk_build(f->name, denormals, 1);
+    struct fk_program p = fk_build(f->name, lanes, 1);
     unsigned char *codes = fk_allocated(count * size);
     float *values = fk_allocated(count * sizeof *values);
     for (uint32_t i = 0; i < count; i++)
         memcpy(codes + i * size, &i, size);
     struct fk_argument args[] = { { codes, count * size, NULL }, { values, count * sizeof *values, NULL } };
-    fk_launch(&p, "decode", args, 2, count, count / 16);
+    fk_launch(&p, "decode", args, 2, count, count / (cl_uint) lanes);
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t magnitude = i & (top - 1);
         const double want = magnitude == f->finite ? HUGE_VAL : value_of(f, magnitude);
@@ -81,10 +81,10 @@ static void decode_all(const struct format *f, int denormals)
 
 Test(formats, decode_all_codes)
 {
-    for (int denormals = 0; denormals < 2; denormals++) {
-        decode_all(&fp8, denormals);
-        decode_all(&f16, denormals);
-        decode_all(&bf16, denormals);
+    for (int lanes = 4; lanes <= 16; lanes *= 2) {
+        decode_all(&fp8, lanes);
+        decode_all(&f16, lanes);
+        decode_all(&bf16, lanes);
     }
 }
 
@@ -120,15 +120,15 @@ static uint32_t hard_values(const struct format *f, float *x)
     return n;
 }
 
-static void encode_hard_values(const struct format *f, int denormals)
+static void encode_hard_values(const struct format *f, int lanes)
 {
     const size_t size = clinfer_dtype_size(f->dtype);
-    struct fk_program p = fk_build(f->name, denormals, 1);
+    struct fk_program p = fk_build(f->name, lanes, 1);
     float *x = fk_allocated((12 * (size_t) f->finite + 0x11000) * sizeof *x);
     const uint32_t n = hard_values(f, x), infinity = f->dtype == CLINFER_F8_E4M3 ? f->finite - 1 : f->finite;
     unsigned char *codes = fk_allocated(n * size);
     struct fk_argument args[] = { { x, n * sizeof *x, NULL }, { codes, n * size, NULL } };
-    fk_launch(&p, "encode", args, 2, n, (n + 15) / 16);
+    fk_launch(&p, "encode", args, 2, n, (n + (cl_uint) lanes - 1) / (cl_uint) lanes);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t code = 0;
         memcpy(&code, codes + i * size, size);
@@ -146,16 +146,18 @@ static void encode_hard_values(const struct format *f, int denormals)
 
 Test(formats, encode_fp8)
 {
-    encode_hard_values(&fp8, 0);
-    encode_hard_values(&fp8, 1);
+    for (int lanes = 4; lanes <= 16; lanes *= 2)
+        encode_hard_values(&fp8, lanes);
 }
 Test(formats, encode_f16)
 {
-    encode_hard_values(&f16, 1);
+    for (int lanes = 4; lanes <= 16; lanes *= 2)
+        encode_hard_values(&f16, lanes);
 }
 Test(formats, encode_bf16)
 {
-    encode_hard_values(&bf16, 1);
+    for (int lanes = 4; lanes <= 16; lanes *= 2)
+        encode_hard_values(&bf16, lanes);
 }
 
 enum { ROOM = 64 }; // elements of the buffers below
@@ -171,24 +173,24 @@ static void expect_copied(const struct format *f, const char *what, const unsign
                   f->name, what, n, i);
 }
 
-static void expect_lanes(const struct format *f, const float *lanes, const unsigned char *in, int n, int step,
-                         int first)
+static void expect_lanes(const struct format *f, const float *lane, int lanes, const unsigned char *in, int n,
+                         int step, int first)
 {
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < lanes; i++) {
         const double want = i < n ? ref_load(in, f->dtype, 1 + i * step + first) : 0;
-        cr_expect_eq((double) lanes[i], want, "%s: lane %d of %d is %g", f->name, i, n, (double) lanes[i]);
+        cr_expect_eq((double) lane[i], want, "%s: lane %d of %d is %g", f->name, i, n, (double) lane[i]);
     }
 }
 
-static void check_tails(const struct format *f)
+static void check_tails(const struct format *f, int lanes)
 {
     const size_t size = clinfer_dtype_size(f->dtype);
-    struct fk_program p = fk_build(f->name, 1, 1);
+    struct fk_program p = fk_build(f->name, lanes, 1);
     unsigned char in[ROOM * 4], out[ROOM * 4];
-    float lanes[32];
+    float lane[32];
     for (int n = 1; n <= 40; n++) {
         struct fk_argument args[] = { { in, ROOM * size, NULL },
-                                      { lanes, sizeof lanes, NULL },
+                                      { lane, sizeof lane, NULL },
                                       { out, ROOM * size, NULL } };
         struct fk_argument copied[] = { args[0], args[2] };
         for (int kind = 0; kind < 3; kind++) {
@@ -197,9 +199,9 @@ static void check_tails(const struct format *f)
             memset(out, 0xff, sizeof out);
             for (int i = 0; i < used && used <= 40; i++)
                 ref_store(in, f->dtype, 1 + i, i % 5 + 0.25 * i);
-            if (kind == 0 && n <= 16)
+            if (kind == 0 && n <= lanes)
                 fk_launch(&p, "tails", args, 3, (cl_uint) n, 1);
-            else if (kind == 1 && n <= 16)
+            else if (kind == 1 && n <= lanes)
                 fk_launch(&p, "pairs", args, 3, (cl_uint) n, 1);
             else if (kind == 2)
                 fk_launch(&p, "copies", copied, 2, (cl_uint) n, 1);
@@ -207,9 +209,9 @@ static void check_tails(const struct format *f)
                 continue;
             expect_copied(f, kind == 0 ? "store" : kind == 1 ? "pairs" : "copy", in, out, (size_t) used);
             if (kind < 2)
-                expect_lanes(f, lanes, in, n, 1 + kind, 0);
+                expect_lanes(f, lane, lanes, in, n, 1 + kind, 0);
             if (kind == 1)
-                expect_lanes(f, lanes + 16, in, n, 2, 1);
+                expect_lanes(f, lane + lanes, lanes, in, n, 2, 1);
         }
     }
     fk_release(&p);
@@ -218,7 +220,8 @@ static void check_tails(const struct format *f)
 Test(formats, tails)
 {
     for (int64_t i = 0; i < OT_COUNT(formats); i++)
-        check_tails(formats[i]);
+        for (int lanes = 4; lanes <= 16; lanes *= 2)
+            check_tails(formats[i], lanes);
 }
 
 // Pairs for the device to divide.
@@ -276,7 +279,7 @@ static void add_others(struct quotients *q, struct ot_random *r)
 static void check_divide(int rounded)
 {
     enum { MOST = 2 * 3 * 255 * 1024 + (1 << 17) + 500100 };
-    struct fk_program p = fk_build(f32.name, 1, rounded);
+    struct fk_program p = fk_build(f32.name, 16, rounded);
     struct ot_random r = ot_seeded("divide", 0);
     struct quotients q = { fk_allocated(2 * MOST * sizeof(float)), 0 };
     float *out = fk_allocated(MOST * sizeof *out);
