@@ -115,12 +115,11 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
     struct schedule s = { .tile = clf_tune_attention(plan->caps, &p->kv, H, C) };
     s.head_blocks = clf_blocks(H, s.tile.head_block);
-    s.splits =
-        p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    s.splits = p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys);
     const int64_t head_rows = clf_blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
     // Left to the engine, splits fall as T grows: what is reserved never does, so that a workspace for the
     // largest T serves every smaller one.
-    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys);
     if (p->num_splits && __builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
         parts = -1; // as a size, more than any workspace has
     s.valid = clf_reserve(plan, T, 4);
