@@ -16,7 +16,7 @@
 #include "lib/mla_attention_group.clh"
 
 // Words of local memory that store_quantised works in, for rows of n.
-#define QUANT_SCALES(n) (QUANT_BLOCK && (n) ? 2 * GROUPS_OF(n, QUANT_BLOCK ? QUANT_BLOCK : 1) : 1)
+#define QUANT_SCALES(n) (QUANT_BLOCK ? 2 * GROUPS_OF(n, QUANT_BLOCK ? QUANT_BLOCK : 1) : 1)
 
 // A row in local memory, each item having written its own vectors, to f32 as a projection takes it: each value as
 // code * scale of its fp8 group, scale = min(amax, 1200) / 448.
@@ -67,8 +67,10 @@ GROUP_KERNEL void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma)
 GROUP_KERNEL void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const ELEM(FREQS_T), freqs),
                               TENSOR1(const uint, valid), TENSOR1(float, q_nope), TENSOR1(float, q_full), float score_scale)
 {
-    __local float row[NOPE ? NOPE : 1];
+#if NOPE
+    __local float row[NOPE];
     __local uint scales[QUANT_SCALES(NOPE)];
+#endif
     const uint t = get_group_id(0), h = get_group_id(1);
     if (t >= count || !valid[valid_at + t])
         return;
