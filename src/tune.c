@@ -128,27 +128,29 @@ struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const
                                         : attention_group_set(caps, kv, heads);
 }
 
-enum { ITEMS_A_UNIT = 4, TILES_A_SPLIT = 2 };
+// A split writes its sums, and the combining kernel reads them: enough keys that this is less than reading
+// them.
+enum { ITEMS_A_UNIT = 4, KEYS_A_SPLIT = 64 };
 
-static int64_t most_splits(int64_t max_keys, int tile)
+static int64_t most_splits(int64_t max_keys)
 {
-    const int64_t n = max_keys / ((int64_t) tile * TILES_A_SPLIT);
+    const int64_t n = max_keys / KEYS_A_SPLIT;
     return n < 1 ? 1 : n;
 }
 
-int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile)
+int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys)
 {
     const int64_t want = ((int64_t) caps->compute_units * ITEMS_A_UNIT + items - 1) / (items ? items : 1);
-    const int64_t most = most_splits(max_keys, tile), n = want < most ? want : most;
+    const int64_t most = most_splits(max_keys), n = want < most ? want : most;
     return n < 1 ? 1 : n;
 }
 
-int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile)
+int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys)
 {
     // Splits round up to at most one part an item more than the units want.
     const int64_t want = (int64_t) caps->compute_units * ITEMS_A_UNIT + items;
     int64_t most;
-    return __builtin_mul_overflow(items, most_splits(max_keys, tile), &most) || want < most ? want : most;
+    return __builtin_mul_overflow(items, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)

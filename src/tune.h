@@ -32,10 +32,11 @@ struct clf_attention_tiles {
 struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const clinfer_kv_cache *kv,
                                               int64_t heads, int64_t latent);
 
-// Splits of the key range, so that every compute unit has several work-items.
-int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
+// Splits of the key range, so that every compute unit has several work-items, in the group set work-groups:
+// "items" of either.
+int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys);
 // The most parts, splits times items, of any call with at most that many items.
-int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
+int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys);
 
 // Work-groups that share the heads of a token, at most `most`; 1 in the row set.
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most);

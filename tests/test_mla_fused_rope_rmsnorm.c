@@ -284,7 +284,8 @@ Test(mla_fused_rope_rmsnorm, no_tokens)
 // Without what some devices lack, and with offsets past 2^32 elements: the same results.
 Test(mla_fused_rope_rmsnorm, fewer_capabilities)
 {
-    struct ot_device d = ot_open(CLINFER_CAP_DENORMALS | CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_FMA);
+    struct ot_device d =
+        ot_open(CLINFER_CAP_DENORMALS | CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_FMA | CLINFER_CAP_SUBGROUPS);
     for (int cache = 3; cache < OT_CACHES; cache++) {
         struct ot_random r = ot_seeded("mla store caps", cache);
         struct shape s = plain;

@@ -117,12 +117,11 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
     struct schedule s = { .tile = clf_tune_attention(plan->caps, &p->kv, H, C) };
     s.head_blocks = clf_blocks(H, s.tile.head_block);
-    s.splits =
-        p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    s.splits = p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys);
     const int64_t head_rows = clf_blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
     // Left to the engine, splits fall as T grows: what is reserved never does, so that a workspace for the
     // largest T serves every smaller one.
-    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys);
     if (p->num_splits && __builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
         parts = -1; // as a size, more than any workspace has
     s.valid = clf_reserve(plan, T, 4);
@@ -134,15 +133,15 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
     return s;
 }
 
-// What the kernels of the group set keep in local memory: mla_attention a tile of keys, which is more than
-// the others do of a row of the cache; mla_queries one of q.
+// mla_attention keeps more of cache rows in local memory than the other kernels; mla_queries keeps a row of
+// q.
 static clinfer_status check_local(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
                                   const struct schedule *s)
 {
-    const int64_t N = CLF_DIM(plan, 'N'),
-                  groups = p->w_uk.dtype == CLINFER_F8_E4M3 ? clf_blocks(N, p->k_granularity) : 1;
+    const int64_t N = CLF_DIM(plan, 'N');
+    const int64_t groups = p->w_uk.dtype == CLINFER_F8_E4M3 ? clf_blocks(N, p->k_granularity) : 0;
     const clinfer_status st = clf_check_local(plan, "mla_attention", s->tile.local_bytes);
-    return st ? st : clf_check_local(plan, "mla_queries", 4 * (uint64_t) N + 8 * (uint64_t) groups);
+    return st ? st : clf_check_local(plan, "mla_queries", (uint64_t) (4 * N + 8 * groups));
 }
 
 // All kernels of cl/SET/mla_decode_branch.cl are one program.
@@ -233,14 +232,13 @@ static struct clf_matmul projection(const struct clf_plan *plan,
 static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
                            const struct schedule *s)
 {
-    const bool windowed = is_windowed(p->mask);
     struct clf_launch *l = begin(plan, p, s, "mla_attention");
     clf_push_paged(l, plan, p);
     clf_push_workspace(l, plan, s->valid);
     clf_push_workspace(l, plan, s->q_full);
     clf_push_workspace(l, plan, s->sums);
     clf_push_workspace(l, plan, s->tops);
-    clf_push(l, (cl_uint) (windowed ? p->local_window_size : 0));
+    clf_push(l, (cl_uint) (is_windowed(p->mask) ? p->local_window_size : 0));
     clf_launch_grid(l, CLF_DIM(plan, 'T'), s->head_blocks, s->splits);
 
     l = begin(plan, p, s, "mla_combine");
