@@ -12,21 +12,21 @@
 // A team of items shares one scale: as many, a power of two, as its elements have vectors.
 #define SHARE VECTORS(SCALE_GROUP < HEAD_SIZE ? SCALE_GROUP : HEAD_SIZE)
 #define POWER (SHARE > 32 ? 64 : SHARE > 16 ? 32 : SHARE > 8 ? 16 : SHARE > 4 ? 8 : SHARE > 2 ? 4 : SHARE)
-#define TEAM (POWER < GROUP_ITEMS ? POWER : GROUP_ITEMS)
-#define TEAMS (GROUP_ITEMS / TEAM)
+#define SCALE_TEAM (POWER < GROUP_ITEMS ? POWER : GROUP_ITEMS)
+#define SCALE_TEAMS (GROUP_ITEMS / SCALE_TEAM)
 
 // The maximum over a team. Every item of the group has to reach it.
 static inline float team_max(float x, __local float *scratch)
 {
-#if TEAM > 1 // a loop of barriers that never runs makes PoCL 3.1 emit a kernel that crashes
+#if SCALE_TEAM > 1 // a loop of barriers that never runs makes PoCL 3.1 emit a kernel that crashes
     scratch[ITEM] = x;
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int n = TEAM / 2; n > 0; n /= 2) {
-        if (ITEM % TEAM < n)
+    for (int n = SCALE_TEAM / 2; n > 0; n /= 2) {
+        if (ITEM % SCALE_TEAM < n)
             scratch[ITEM] = fmax(scratch[ITEM], scratch[ITEM + n]);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    x = scratch[ITEM / TEAM * TEAM];
+    x = scratch[ITEM / SCALE_TEAM * SCALE_TEAM];
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     return x;
@@ -35,18 +35,18 @@ static inline float team_max(float x, __local float *scratch)
 static inline void store_row(__global const ELEM(SOURCE_T) *row, ulong head_stride, __global uchar *codes,
                              __global float *scales, __local float *scratch)
 {
-    for (int first = 0; first < KV_HEADS * SCALE_GROUPS; first += TEAMS) {
-        const int g = first + ITEM / TEAM, at = g % SCALE_GROUPS * SCALE_GROUP, head = g / SCALE_GROUPS;
+    for (int first = 0; first < KV_HEADS * SCALE_GROUPS; first += SCALE_TEAMS) {
+        const int g = first + ITEM / SCALE_TEAM, at = g % SCALE_GROUPS * SCALE_GROUP, head = g / SCALE_GROUPS;
         const int n = g < KV_HEADS * SCALE_GROUPS ? min(SCALE_GROUP, HEAD_SIZE - at) : 0;
         __global const ELEM(SOURCE_T) *from = row + head * head_stride + at;
         __global uchar *code = codes + head * HEAD_SIZE + at;
         floatn top = 0.0f;
-        for (int i = LANES * (ITEM % TEAM); i < n; i += LANES * TEAM)
+        for (int i = LANES * (ITEM % SCALE_TEAM); i < n; i += LANES * SCALE_TEAM)
             top = fmax(top, finite_magnitude(FORMAT(SOURCE_T, load)(from + i, min(LANES, n - i))));
         const float scale = divide(team_max(lane_max(top), scratch), 448.0f), inverse = inverse_scale(scale);
-        if (n > 0 && ITEM % TEAM == 0)
+        if (n > 0 && ITEM % SCALE_TEAM == 0)
             scales[g] = scale;
-        for (int i = LANES * (ITEM % TEAM); i < n; i += LANES * TEAM)
+        for (int i = LANES * (ITEM % SCALE_TEAM); i < n; i += LANES * SCALE_TEAM)
             f8_e4m3_store(code + i, scaled(FORMAT(SOURCE_T, load)(from + i, min(LANES, n - i)), inverse), min(LANES, n - i));
     }
 }
