@@ -65,8 +65,9 @@ static clinfer_status set_up(clinfer_kv_pool *pool, const struct clinfer_kv_pool
     clinfer_status st = clf_pool_layout(&pool->layout, params, pool->ctx->info.max_alloc, error);
     if (st)
         return st;
-    st = clf_pages_init(&pool->pages, pool->layout.p.num_pages, pool->layout.p.page_size,
-                        next_seed(pool->ctx));
+    const uint64_t seed = next_seed(pool->ctx);
+    pool->batch_count = seed >> 16 & ((UINT64_C(1) << (CLF_ID_KIND - 1)) - 1);
+    st = clf_pages_init(&pool->pages, pool->layout.p.num_pages, pool->layout.p.page_size, seed);
     if (st) {
         snprintf(error, CLF_ERROR_SIZE, "%s", pool->pages.error);
         return st;

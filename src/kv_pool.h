@@ -30,7 +30,7 @@ struct clinfer_kv_pool {
     struct clf_pool_batch *batches; // open ones and those kept
     cl_event *wait;                 // room for an event of each
     cl_uint num_batches;
-    uint64_t batch_count; // ever opened
+    uint64_t batch_count; // the number of the last one; begins anywhere
 };
 
 // Unlocks; on error keeps the text of pool->pages as the thread's.

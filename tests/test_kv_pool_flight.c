@@ -16,8 +16,9 @@ struct flight {
     cl_command_queue queue, side;
     clinfer_kv_pool *pool;
     struct pool_rig p;
-    struct rig plain; // all tokens in one batch
-    cl_event gate;
+    struct rig plain;       // all tokens in one batch
+    cl_event gate, done[3]; // of the operations
+    cl_uint num_done;
 };
 
 #define OK(call)                                                                                             \
@@ -38,21 +39,25 @@ static void set_fresh(struct flight *f, int64_t a, int64_t b, int64_t c)
 static void open_flight(struct flight *f, cl_command_queue_properties properties)
 {
     const struct clinfer_kv_pool_params params = pool_params(op, 9);
-    struct rig_batch batch = rig_default;
+    struct rig_batch batch = rig_default, plain;
     cl_int err;
-    batch.contiguous = true;
+    batch.cached[1] = 1; // new tokens fit into the pages that there are, so their rows can be written now
+    plain = batch;
+    plain.contiguous = true;
     memset(f, 0, sizeof *f);
     f->ctx = open_ctx(NULL);
     f->queue = new_queue(f->ctx, properties);
     f->side = new_queue(f->ctx, 0);
     f->gate = clCreateUserEvent(clinfer_ctx_cl_context(f->ctx), &err);
-    rig_make(&f->plain, op, &batch);
+    rig_make(&f->plain, op, &plain);
     OK(rig_run(&f->plain, f->ctx));
     OK(clinfer_kv_pool_create(&f->pool, f->ctx, &params));
     OK(pool_poison(f->pool, f->side, RIG_NAN));
-    OK(pool_rig_make(&f->p, f->pool, op, NULL));
+    OK(pool_rig_make(&f->p, f->pool, op, &batch));
     OK(rig_open(&f->p.r, clinfer_ctx_cl_context(f->ctx)));
     OK(rig_upload(&f->p.r, f->side));
+    f->p.r.params.norm.kv = clinfer_kv_pool_layer(f->pool, 1);
+    OK(pool_rig_put_rows(&f->p, f->side));
 }
 
 static void close_flight(struct flight *f)
@@ -62,6 +67,8 @@ static void close_flight(struct flight *f)
     pool_rig_free(&f->p);
     rig_free(&f->plain);
     clinfer_kv_pool_destroy(&f->pool);
+    for (cl_uint i = 0; i < f->num_done; i++)
+        clReleaseEvent(f->done[i]);
     clReleaseEvent(f->gate);
     clReleaseCommandQueue(f->queue);
     clReleaseCommandQueue(f->side);
@@ -86,10 +93,9 @@ static void expect_plain_rows(struct flight *f)
 {
     f->p.batch = 0;
     set_fresh(f, rig_default.fresh[0], rig_default.fresh[1], rig_default.fresh[2]);
-    OK(pool_rig_put_rows(&f->p, f->side));
     OK(clSetUserEventStatus(f->gate, CL_COMPLETE));
+    OK(clWaitForEvents(f->num_done, f->done)); // Intel's CPU runtime: clFinish may come before gated commands
     OK(clFinish(f->queue));
-    OK(clFinish(f->side));
     OK(rig_download(&f->p.r, f->side));
     OK(pool_rig_get_rows(&f->p, f->side));
     cr_assert(rig_equal(&f->plain, &f->p.r), "%s", f->plain.note);
@@ -101,13 +107,13 @@ static void next_step_behind_a_gate(cl_command_queue_properties properties)
     struct flight flight, *f = &flight;
     struct clinfer_kv_batch_info first, second, third;
     clinfer_kv_pool_batch batch;
-    cl_event done;
     int64_t length;
     open_flight(f, properties);
     set_fresh(f, 2, 0, 1);
     OK(pool_rig_open(&f->p, f->queue, 1));
     first = f->p.info;
-    OK(f->p.r.op->run(f->ctx, &f->p.r.params, 2, (cl_event[]){ first.ready, f->gate }, NULL));
+    OK(f->p.r.op->run(f->ctx, &f->p.r.params, 2, (cl_event[]){ first.ready, f->gate },
+                      &f->done[f->num_done++]));
     OK(clinfer_kv_batch_commit(f->pool, f->p.batch, 0, NULL));
     OK(clinfer_kv_seq_length(f->pool, f->p.seq[0], &length));
     cr_assert_eq(length, 7);
@@ -117,14 +123,13 @@ static void next_step_behind_a_gate(cl_command_queue_properties properties)
     second = f->p.info;
     OK(clRetainEvent(second.ready));
     cr_assert_neq(memory_of(&second), memory_of(&first), "memory that the device has yet to read");
-    OK(f->p.r.op->run(f->ctx, &f->p.r.params, 1, &second.ready, &done));
+    OK(f->p.r.op->run(f->ctx, &f->p.r.params, 1, &second.ready, &f->done[f->num_done++]));
     OK(clinfer_kv_batch_commit(f->pool, f->p.batch, 0, NULL));
     usleep(50 * 1000);
-    cr_assert(state_of(second.ready) > CL_COMPLETE && state_of(done) > CL_COMPLETE,
+    cr_assert(state_of(second.ready) > CL_COMPLETE && state_of(f->done[1]) > CL_COMPLETE,
               "the second step does not wait for the first");
     expect_plain_rows(f);
     OK(clReleaseEvent(second.ready));
-    OK(clReleaseEvent(done));
 
     set_fresh(f, 0, 0, 0);
     OK(pool_rig_open(&f->p, f->queue, 1));
@@ -160,14 +165,14 @@ static clinfer_kv_pool_batch open_rows(struct flight *f, int first, int count,
 }
 
 // Behind the gate.
-static void run_rows(struct flight *f, cl_command_queue queue, const struct clinfer_kv_batch_info *info,
-                     cl_event *done)
+static void run_rows(struct flight *f, cl_command_queue queue, const struct clinfer_kv_batch_info *info)
 {
     f->p.r.params.norm.queue = queue;
     f->p.r.params.norm.kv = clinfer_kv_pool_layer(f->pool, 1);
     f->p.r.params.norm.batch = info->tensors;
     f->p.r.params.norm.layer_idx = 0;
-    OK(f->p.r.op->run(f->ctx, &f->p.r.params, 2, (cl_event[]){ info->ready, f->gate }, done));
+    OK(f->p.r.op->run(f->ctx, &f->p.r.params, 2, (cl_event[]){ info->ready, f->gate },
+                      &f->done[f->num_done++]));
 }
 
 // Two batches open at once on an out-of-order queue, one of them dropped and made again.
@@ -181,13 +186,12 @@ Test(kv_pool_flight, two_open_batches)
     clinfer_kv_pool_batch batch_a = open_rows(f, 0, 1, &a), batch_b = open_rows(f, 1, 2, &b);
     clinfer_kv_pool_info(f->pool, &after);
     cr_assert_eq(after.num_batches, 2);
-    cr_assert_eq(after.free_pages,
-                 before.free_pages - 1); // 5 + 3 in two pages, 0 + 1 in one more, 9 + 2 in three
-    run_rows(f, f->queue, &b, NULL);
+    cr_assert_eq(after.free_pages, before.free_pages);
+    run_rows(f, f->queue, &b);
     OK(clinfer_kv_batch_drop(f->pool, batch_a, 0, NULL));
     batch_a = open_rows(f, 0, 1, &again);
     cr_assert(memory_of(&again) != memory_of(&a) && memory_of(&again) != memory_of(&b));
-    run_rows(f, f->queue, &again, NULL);
+    run_rows(f, f->queue, &again);
     OK(clinfer_kv_batch_commit(f->pool, batch_b, 0, NULL));
     OK(clinfer_kv_batch_commit(f->pool, batch_a, 0, NULL));
     expect_plain_rows(f);
@@ -199,13 +203,12 @@ Test(kv_pool_flight, work_on_another_queue)
 {
     struct flight flight, *f = &flight;
     struct clinfer_kv_batch_info first, second;
-    cl_event done;
     open_flight(f, 0);
     clinfer_kv_pool_batch batch = open_rows(f, 0, 3, &first);
     cl_command_queue other = new_queue(f->ctx, 0);
-    run_rows(f, other, &first, &done);
+    run_rows(f, other, &first);
     OK(clFlush(other));
-    OK(clinfer_kv_batch_commit(f->pool, batch, 1, &done));
+    OK(clinfer_kv_batch_commit(f->pool, batch, 1, &f->done[0]));
     const int64_t none[3] = { 0, 0, 0 };
     OK(clinfer_kv_batch_create(
         f->pool,
@@ -218,7 +221,6 @@ Test(kv_pool_flight, work_on_another_queue)
     OK(clinfer_kv_batch_drop(f->pool, batch, 0, NULL));
     expect_plain_rows(f);
     OK(clFinish(other));
-    clReleaseEvent(done);
     clReleaseCommandQueue(other);
     close_flight(f);
 }
@@ -228,21 +230,24 @@ Test(kv_pool_flight, failed_work)
 {
     struct flight flight, *f = &flight;
     struct clinfer_kv_batch_info first, second;
+    cl_event marker;
     cl_int err;
     open_flight(f, 0);
     clinfer_kv_pool_batch batch = open_rows(f, 0, 3, &first);
     cl_event failing = clCreateUserEvent(clinfer_ctx_cl_context(f->ctx), &err);
     OK(clWaitForEvents(1, &first.ready));
     OK(clRetainMemObject(memory_of(&first)));
+    OK(clEnqueueMarkerWithWaitList(f->side, 1, &failing, &marker));
     OK(clinfer_kv_batch_drop(f->pool, batch, 1, &failing));
     OK(clSetUserEventStatus(failing, -5));
-    OK(clFinish(f->side));
     usleep(50 * 1000);
     batch = open_rows(f, 0, 3, &second);
-    cr_assert_neq(memory_of(&second), memory_of(&first));
+    // Intel's CPU runtime calls a marker complete whose event failed.
+    cr_assert(state_of(marker) == CL_COMPLETE || memory_of(&second) != memory_of(&first));
     OK(clWaitForEvents(1, &second.ready));
     OK(clinfer_kv_batch_drop(f->pool, batch, 0, NULL));
     OK(clReleaseMemObject(memory_of(&first)));
     clReleaseEvent(failing);
+    clReleaseEvent(marker);
     close_flight(f);
 }

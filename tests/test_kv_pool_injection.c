@@ -128,6 +128,27 @@ Test(kv_pool_injection, each_call)
     cr_assert_gt(total, 30, "the pool made %ld calls", total);
 }
 
+// The second of two buffers fails: the first goes too.
+Test(kv_pool_injection, buffer_of_a_layer)
+{
+    struct world w = { 0 };
+    struct clinfer_kv_pool_params params = pool_params("mla_decode_branch", 20);
+    char error[512];
+    LAYER_OR_SKIP(layer);
+    layer->lie("small_alloc");
+    w.ctx = open_ctx(NULL);
+    layer->lie(NULL);
+    const long before = layer->live();
+    layer->arm("clCreateBuffer", 2, CODE);
+    layer->enable(1);
+    cr_assert_eq((int) clinfer_kv_pool_create(&w.pool, w.ctx, &params), CODE);
+    layer->enable(0);
+    clinfer_ctx_error(w.ctx, error, sizeof error);
+    cr_assert(strstr(error, "buffer 2 of 2, of 15360 bytes: CL_OUT_OF_RESOURCES"), "%s", error);
+    cr_assert(!w.pool && layer->live() == before);
+    clinfer_ctx_destroy(&w.ctx);
+}
+
 Test(kv_pool_injection, warm_steps_create_nothing)
 {
     struct world w = { 0 };

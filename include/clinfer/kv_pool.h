@@ -21,10 +21,11 @@ CLINFER_API_BEGIN
 //   ... for each layer l, operations with .kv = clinfer_kv_pool_layer(pool, l), .batch = info.tensors ...
 //   clinfer_kv_batch_commit(pool, batch, 0, NULL);  // enqueued is enough: nothing here waits for the device
 //
-// Sequences and batches are numbers that are never used twice. One that has been freed, that another pool
-// gave, or that is made up is refused as ERR_ARGUMENT; 0 is none. A call that returns an error has changed
-// nothing; clinfer_ctx_error() of the pool's context has the text. Threads: any, one lock a pool; destroy
-// comes last. The log callback is called without the lock.
+// Sequences and batches are numbers that a pool never gives twice. One that has ended, that another pool of
+// the context gave (of another context's, all but one in 2^39), or that is made up is refused: ERR_ARGUMENT;
+// 0 is none. A call that returns an error has changed nothing, and clinfer_ctx_error() of the pool's context
+// has the text. Threads: any, one lock a pool; destroy comes last. The log callback is called without the
+// lock.
 typedef struct clinfer_kv_pool clinfer_kv_pool;
 typedef uint64_t clinfer_kv_seq;
 typedef uint64_t clinfer_kv_pool_batch;
@@ -111,8 +112,7 @@ struct clinfer_kv_batch_params {
 
 // Opens a batch: takes pages for all its new tokens, or none at all, writes the tensors and enqueues their
 // upload. Nothing blocks. Any number may be open at once; the lengths of its sequences stay as they are until
-// commit. Errors: ERR_PAGES, where the pages that are missing are more than are free; ERR_ARGUMENT,
-// ERR_MEMORY, OpenCL's.
+// commit. Errors: ERR_PAGES (more pages are wanted than are free), ERR_ARGUMENT, ERR_MEMORY, OpenCL's.
 CLINFER_API clinfer_status clinfer_kv_batch_create(clinfer_kv_pool *pool,
                                                    const struct clinfer_kv_batch_params *params,
                                                    clinfer_kv_pool_batch *batch);
@@ -125,8 +125,8 @@ struct clinfer_kv_batch_info {
     clinfer_kv_batch tensors;
     // The upload's event. It comes after all work of the batches that have ended before this one was
     // created, so what waits for it also reads the rows that they stored, and has the pages that they gave
-    // back for itself. On the batch's queue, if in order, that goes without saying; on any other, out of
-    // order or not the same, the first operation of each chain takes it as its wait list.
+    // back for itself. The first operation of each chain takes it as its wait list; it may be left out
+    // on the batch's own queue, if that is in order and batches end without wait lists.
     cl_event ready;
     int64_t num_seqs;
     int64_t total_tokens; // new ones: input_row_offsets[B], the least T
