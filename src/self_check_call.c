@@ -191,9 +191,8 @@ static void fill(struct clf_check *k, const struct clf_check_buffer *b)
     const int64_t n = b->count < PERIOD ? b->count : PERIOD;
     for (int64_t i = 0; i < n; i++) {
         const double x = b->low + (b->high - b->low) * next_random(k);
-        const uint32_t whole = (uint32_t) x;
         if (b->dtype == CLINFER_U32)
-            memcpy(b->want + (size_t) i * size, &whole, size);
+            memcpy(b->want + (size_t) i * size, &(uint32_t){ (uint32_t) fabs(x) }, size);
         else
             ref_store(b->want, b->dtype, i, x);
     }

@@ -31,9 +31,10 @@ struct scenario {
     bool check; // of fresh programs
 };
 static const struct scenario scenarios[] = {
-    { "mla_decode_branch", false, NO_CACHE, false },   { "mla_decode_branch", true, NO_CACHE, true },
-    { "rms_norm_kv_cache", false, COLD, false },       { "rms_norm_kv_cache", false, WARM, false },
+    { "mla_decode_branch", false, NO_CACHE, false, false },
+    { "mla_decode_branch", true, NO_CACHE, true, false },
     { "rms_norm_kv_cache", false, COLD, false, true },
+    { "rms_norm_kv_cache", false, WARM, false, false },
 };
 enum { NUM_SCENARIOS = sizeof scenarios / sizeof scenarios[0] };
 

@@ -30,7 +30,7 @@ TestSuite(self_check, .init = set_up_sets, .fini = tear_down, .timeout = 300);
 
 // Wrong signs in a rotation, and a wrong scale in a norm.
 static const char *const mutation[][2] = { { "fused_qk_rope", "#define fma(a, b, c) ((a) * (b) - (c))" },
-                                           { OP, "#define fma(a, b, c) ((a) * (b) + 2.0f * (c))" } };
+                                           { OP, "#define fma(a, b, c) (2.0f * (a) * (b) + (c))" } };
 
 static void copy_kernels(void)
 {
