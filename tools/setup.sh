@@ -42,7 +42,10 @@ install_intel() {
         return 1
     fi
     python3 -m venv "$1/venv" || return
-    "$1/venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check --timeout 20 --retries 2 $intel_packages || return
+    "$1/venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check --timeout 20 --retries 2 $intel_packages || {
+        echo "pip finds no $intel_packages: no network, or nothing for this system"
+        return 1
+    }
     [ -e "$1/venv/lib/libintelocl.so" ] || { echo "libintelocl.so is not among its files"; return 1; }
     echo "$1/venv/lib/libintelocl.so" | tee "$1/vendors/intel.icd" >"$1/both/intel.icd" || return
     for icd in /etc/OpenCL/vendors/pocl*.icd; do
