@@ -55,7 +55,7 @@ KERNELS = {
 # A kernel of the group set has its macros of the row set and these, but where it has tiles of its own.
 GROUP = {"GROUP_ITEMS": [64, 32], "LANES": [4, 8], "SUBGROUPS": [0, 30]}
 GROUP_OF_FOUR = {**GROUP, "LANES": [4]}
-GROUP_TILES = {"HEAD_BLOCK": [16, 4], "TILE": [32, 4], "TILE_T": CACHE}
+GROUP_TILES = {"HEAD_BLOCK": [16, 4], "TILE": [32, 4], "TILE_T": ["f32", "bf16"]}
 
 
 def without(macros, *names):
