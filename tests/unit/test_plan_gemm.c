@@ -16,6 +16,7 @@ static void plan_decode(const struct clinfer_mla_decode_branch_params *p, clinfe
     caps.set = set;
     caps.gemm = gemm;
     caps.max_work_group = 64;
+    caps.local_bytes = 64 << 10;
     cr_assert_eq(clf_plan(&plan, &clf_op_mla_decode_branch, p, &caps, mode), CLINFER_OK, "%s", plan.error);
 }
 
