@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fresh programs against their known answer: what a wrong kernel set costs, who takes over, and what is
 // remembered of it.
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "layer_use.h"
 #include "programs_fixture.h"
-#include "self_check_internal.h"
 
 static const char *first, *second; // the device's set, and the one that takes over
 static char device[256], dir[128]; // dir: a copy of the kernels
@@ -38,13 +36,7 @@ static void copy_kernels(void)
     const char *from = getenv("CLINFER_CL_SRC");
     cr_assert_not_null(from, "CLINFER_CL_SRC does not name the kernels' folder");
     snprintf(dir, sizeof dir, "%s/cl", root);
-    snprintf(command, sizeof command, "rm -rf '%s' && cp -r '%s' '%s' && mkdir -p '%s/group'", dir, from, dir,
-             dir);
-    cr_assert_eq(system(command), 0);
-    snprintf(command, sizeof command,
-             "cd '%s' && for f in row/*.cl; do g=group/${f#row/}; [ -e $g ] || (echo '#undef LANES'; "
-             "cat $f) > $g; done",
-             dir);
+    snprintf(command, sizeof command, "rm -rf '%s' && cp -r '%s' '%s'", dir, from, dir);
     cr_assert_eq(system(command), 0);
 }
 
@@ -302,50 +294,4 @@ Test(self_check, threads_of_a_cold_context)
     cr_assert(stats.self_checks >= 2 && stats.self_checks <= 2 * THREADS);
     cr_assert_eq(log.warnings, 1);
     clinfer_ctx_destroy(&ctx);
-}
-
-static void expect_alike(const char *path, clinfer_kernel_set set)
-{
-    static struct clf_plan plan;
-    static struct clf_check k;
-    const struct clf_caps caps = { .bits = ~0u,
-                                   .compute_units = 8,
-                                   .max_work_group = 1024,
-                                   .local_bytes = 1 << 16,
-                                   .set = set,
-                                   .arith = CLINFER_ARITH_F32 };
-    struct op_case c;
-    char error[512];
-    cr_assert(op_case_load(path, &c, error, sizeof error), "%s", error);
-    for (int i = 0; i < CLF_NUM_OPS; i++)
-        if (!strcmp(clf_ops[i]->name, c.op->name)) {
-            cr_assert_eq(clf_plan(&plan, clf_ops[i], c.params, &caps, CLF_CALL), CLINFER_OK, "%s: %s", path,
-                         plan.error);
-            k = (struct clf_check){ .op = clf_ops[i], .params = malloc(clf_ops[i]->params_size) };
-            cr_assert(k.params && k.op->ref, "%s has no reference", k.op->name);
-            cr_assert(clf_check_shape(&k, &plan, c.params), "%s: the small call takes other programs", path);
-            cr_assert_leq(k.tokens, 3);
-            free(k.params);
-        }
-    op_case_free(&c);
-}
-
-// Every case's programs are those of a small call.
-Test(self_check, small_calls_take_the_same_programs)
-{
-    char path[512];
-    struct dirent **list;
-    const char *data = getenv("CLINFER_TEST_DATA");
-    int files = 0;
-    cr_assert_not_null(data);
-    const int count = scandir(data, &list, NULL, alphasort);
-    for (int i = 0; i < count; i++) {
-        snprintf(path, sizeof path, "%s/%s", data, list[i]->d_name);
-        for (int set = CLINFER_SET_ROW; strstr(path, ".safetensors") && set <= CLINFER_SET_GROUP;
-             set++, files++)
-            expect_alike(path, (clinfer_kernel_set) set);
-        free(list[i]);
-    }
-    free(list);
-    cr_assert_gt(files, 0);
 }
