@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs tensors of a real language model through the library on PoCL, once
-# with an empty program cache and once with the compiled programs on disk.
+# with an empty program cache and once with the compiled programs on disk; then a decode loop over the page pool on every
+# OpenCL device that is installed.
 if [ $# -gt 0 ]; then
     echo "usage: tools/demo.sh" >&2
     exit 2
@@ -37,6 +38,16 @@ say "SmolLM2-135M, cold start: every kernel is compiled (layer 9's RoPE; layer 1
 pass
 say "the same, warm start: compiled kernels come from disk"
 pass
+say "200 decode steps of SmolLM2's layer 17 over the page pool, against the scalar reference, on each device here"
+decode() {
+    "$@" "$root/build/tools/decode_demo" "$root/tests/data/smollm2_layer17_mla_rope48.safetensors" 200 $device || { say "decode steps: FAILED"; exit 1; }
+}
+for i in $(seq 0 $(($("$clinfer" info --json | wc -l) - 1))); do
+    device="--device $i" decode env
+done
+if [ -e "${XDG_CACHE_HOME:-$HOME/.cache}/clinfer-intel-opencl/complete" ]; then # test.sh installs it
+    device= decode "$root/tests/on_runtime.sh" intel
+fi
 say "what is on disk"
 "$clinfer" cache list
 say "done: all results agree with the expected ones"
