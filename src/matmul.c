@@ -2,9 +2,13 @@
 #include "matmul.h"
 #include "tune.h"
 
-void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
+clinfer_status clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
 {
-    const struct clf_matmul_tiles tile = clf_tune_matmul(m->tokens);
+    const struct clf_matmul_tiles tile = clf_tune_matmul(plan->caps, m->tokens);
+    const clinfer_status st = clf_check_local(plan, "matmul", tile.local_bytes);
+    if (st)
+        return st;
+    const bool group = plan->caps->set == CLINFER_SET_GROUP;
     const bool fp8 = m->w->dtype == CLINFER_F8_E4M3;
     struct clf_launch *l = clf_launch_begin(plan, "matmul", "matmul", m->tokens);
     clf_define_type(l, "W_T", m->w->dtype);
@@ -16,8 +20,8 @@ void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
     clf_define(l, "COLUMN_BLOCK", fp8 ? m->column_block : 0);
     clf_define(l, "TOKEN_TILE", tile.token_tile);
     clf_define(l, "ROW_TILE", tile.row_tile);
-    clf_define(l, "ITEM_ROWS", tile.item_rows);
-    clf_define(l, "ITEM_TOKENS", tile.item_tokens);
+    clf_define(l, group ? "GROUP_ROWS" : "ITEM_ROWS", tile.block_rows);
+    clf_define(l, group ? "GROUP_TOKENS" : "ITEM_TOKENS", tile.block_tokens);
 
     clf_push_workspace(l, plan, m->x);
     clf_push(l, (cl_ulong) (m->heads * m->columns));
@@ -33,6 +37,7 @@ void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m)
     }
     clf_push_workspace(l, plan, m->valid);
     clf_push(l, m->alpha);
-    clf_launch_grid(l, clf_blocks(m->rows, tile.item_rows), m->heads,
-                    clf_blocks(m->tokens, tile.item_tokens));
+    clf_launch_grid(l, clf_blocks(m->rows, tile.block_rows), m->heads,
+                    clf_blocks(m->tokens, tile.block_tokens));
+    return CLINFER_OK;
 }

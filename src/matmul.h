@@ -15,4 +15,4 @@ struct clf_matmul {
     size_t valid; // workspace offset of u32 [T]: outputs of tokens with 0 stay as they are
 };
 
-void clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m);
+clinfer_status clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m);

@@ -15,17 +15,41 @@ static const struct {
     int64_t max_tokens;
     struct clf_matmul_tiles tile;
 } matmul_row_set[] = {
-    { 1, { 1, 8, 32, 1 } },
-    { 2, { 2, 8, 32, 2 } },
-    { INT64_MAX, { 4, 4, 32, 64 } },
+    { 1, { 1, 8, 32, 1, 0 } },
+    { 2, { 2, 8, 32, 2, 0 } },
+    { INT64_MAX, { 4, 4, 32, 64, 0 } },
 };
 
-struct clf_matmul_tiles clf_tune_matmul(int64_t tokens)
+// Few tokens are bound by the weights: a row an item, so that there are many groups. With more of them an
+// item has 16 sums for 8 values that it reads, and a group 16 tokens for each weight that it decodes.
+static const struct {
+    int64_t max_tokens;
+    int token_tile, row_tile, token_items;
+} matmul_group_set[] = {
+    { 1, 1, 1, 1 },
+    { 4, 4, 1, 1 },
+    { INT64_MAX, 4, 4, 4 },
+};
+enum { MATMUL_STEP = 32 }; // STEP of cl/group/matmul.cl
+
+struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tokens)
 {
     int i = 0;
-    while (tokens > matmul_row_set[i].max_tokens)
+    if (caps->set == CLINFER_SET_ROW) {
+        while (tokens > matmul_row_set[i].max_tokens)
+            i++;
+        return matmul_row_set[i].tile;
+    }
+    while (tokens > matmul_group_set[i].max_tokens)
         i++;
-    return matmul_row_set[i].tile;
+    const int items = clf_tune_group(caps).items, most = matmul_group_set[i].token_items;
+    const int token_items = most < items ? most : items;
+    struct clf_matmul_tiles t = { .token_tile = matmul_group_set[i].token_tile,
+                                  .row_tile = matmul_group_set[i].row_tile };
+    t.block_tokens = t.token_tile * token_items;
+    t.block_rows = t.row_tile * (items / token_items);
+    t.local_bytes = 4 * MATMUL_STEP * ((uint64_t) t.block_rows + (uint64_t) t.block_tokens);
+    return t;
 }
 
 // The largest of 4, 3, 2, 1 that divides n.
@@ -34,7 +58,7 @@ static int tile_of(int64_t n)
     return n % 4 == 0 ? 4 : n % 3 == 0 ? 3 : n % 2 == 0 ? 2 : 1;
 }
 
-struct clf_attention_tiles clf_tune_attention(int64_t heads, int64_t latent, int64_t row)
+static struct clf_attention_tiles attention_row_set(int64_t heads, int64_t latent, int64_t row)
 {
     // q of a block and the decoded keys are to stay in the second-level cache.
     enum { MAX_HEADS = 128, MAX_QUERY_BYTES = 400 << 10 };
@@ -43,36 +67,82 @@ struct clf_attention_tiles clf_tune_attention(int64_t heads, int64_t latent, int
     int64_t most = MAX_QUERY_BYTES / (4 * row);
     most = most < 16 ? 16 : most > MAX_HEADS ? MAX_HEADS : most;
     const int64_t blocks = (heads + most - 1) / most;
-    struct clf_attention_tiles t = { .head_block = (int) ((heads + blocks - 1) / blocks),
-                                     .tile = 32,
-                                     .pv_heads = 4 };
+    struct clf_attention_tiles t = {
+        .lanes = 16, .head_block = (int) ((heads + blocks - 1) / blocks), .tile = 32, .pv_heads = 4
+    };
     t.qk_heads = tile_of((t.head_block + 15) / 16);
     t.qk_keys = keys[t.qk_heads];
     t.pv_vectors = tile_of((latent + 15) / 16);
     return t;
 }
 
-enum { ITEMS_A_UNIT = 4, TILES_A_SPLIT = 2 };
-
-static int64_t most_splits(int64_t max_keys, int tile)
+// The __local variables of mla_attention in cl/group/mla_decode_branch.cl.
+static uint64_t attention_local_bytes(const struct clf_attention_tiles *t, uint64_t items, uint64_t row)
 {
-    const int64_t n = max_keys / ((int64_t) tile * TILES_A_SPLIT);
+    const uint64_t heads = (uint64_t) t->head_block, keys = (uint64_t) t->tile, lanes = (uint64_t) t->lanes;
+    const uint64_t padded = (row + lanes - 1) / lanes * lanes, scores = heads * keys;
+    const uint64_t tiles = scores / (lanes * lanes), slices = items > tiles ? items / tiles : 1;
+    return 4 * heads * padded + clinfer_dtype_size(t->tile_type) * keys * padded +
+           4 * (slices * (scores + lanes) + scores) + 16 * keys + 20 * heads;
+}
+
+static struct clf_attention_tiles attention_group_set(const struct clf_caps *caps, const clinfer_kv_cache *kv,
+                                                      int64_t heads)
+{
+    // What GPUs let one group have, and what leaves the larger of them room for another.
+    enum { MAX_LOCAL_BYTES = 48 << 10 };
+    // Heads first: each block of them reads all keys again. More than 8 would not fit an item's registers.
+    static const struct {
+        int heads, keys;
+    } tiles[] = { { 8, 16 }, { 8, 8 }, { 4, 16 }, { 4, 8 }, { 4, 4 } };
+    enum { NUM = sizeof tiles / sizeof tiles[0] };
+    const struct clf_group_shape shape = clf_tune_group(caps);
+    const uint64_t most = caps->local_bytes < MAX_LOCAL_BYTES ? caps->local_bytes : MAX_LOCAL_BYTES;
+    // bf16 has every value of fp8, and is decoded by a shift.
+    const bool as_bf16 = kv->dtype == CLINFER_BF16 || (kv->dtype == CLINFER_F8_E4M3 && !kv->scale_group);
+    struct clf_attention_tiles t = { .lanes = shape.lanes,
+                                     .pv_heads = 1,
+                                     .tile_type = as_bf16 ? CLINFER_BF16 : CLINFER_F32 };
+    for (int i = heads > 4 ? 0 : 2; i < NUM; i++) {
+        t.head_block = tiles[i].heads;
+        t.tile = tiles[i].keys;
+        t.local_bytes = attention_local_bytes(&t, (uint64_t) shape.items, (uint64_t) kv->head_size);
+        if (t.local_bytes <= most)
+            break;
+    }
+    return t;
+}
+
+struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const clinfer_kv_cache *kv,
+                                              int64_t heads, int64_t latent)
+{
+    return caps->set == CLINFER_SET_ROW ? attention_row_set(heads, latent, kv->head_size)
+                                        : attention_group_set(caps, kv, heads);
+}
+
+// A split writes its sums, and the combining kernel reads them: enough keys that this is less than reading
+// them.
+enum { ITEMS_A_UNIT = 4, KEYS_A_SPLIT = 64 };
+
+static int64_t most_splits(int64_t max_keys)
+{
+    const int64_t n = max_keys / KEYS_A_SPLIT;
     return n < 1 ? 1 : n;
 }
 
-int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile)
+int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys)
 {
     const int64_t want = ((int64_t) caps->compute_units * ITEMS_A_UNIT + items - 1) / (items ? items : 1);
-    const int64_t most = most_splits(max_keys, tile), n = want < most ? want : most;
+    const int64_t most = most_splits(max_keys), n = want < most ? want : most;
     return n < 1 ? 1 : n;
 }
 
-int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile)
+int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys)
 {
     // Splits round up to at most one part an item more than the units want.
     const int64_t want = (int64_t) caps->compute_units * ITEMS_A_UNIT + items;
     int64_t most;
-    return __builtin_mul_overflow(items, most_splits(max_keys, tile), &most) || want < most ? want : most;
+    return __builtin_mul_overflow(items, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)

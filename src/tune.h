@@ -11,23 +11,29 @@ struct clf_group_shape {
 struct clf_group_shape clf_tune_group(const struct clf_caps *caps);
 
 struct clf_matmul_tiles {
-    int token_tile, row_tile;   // outputs of one register tile
-    int item_rows, item_tokens; // outputs of one work-item
+    int token_tile, row_tile;     // outputs of one register tile
+    int block_rows, block_tokens; // outputs of one work-item, of one work-group in the group set
+    uint64_t local_bytes;         // of a work-group
 };
-struct clf_matmul_tiles clf_tune_matmul(int64_t tokens);
+struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tokens);
 
 struct clf_attention_tiles {
-    int head_block;           // heads of one work-item
+    int lanes;                // of a vector
+    int head_block;           // heads of one work-item, of one work-group in the group set
     int tile;                 // keys decoded at a time
-    int qk_heads, qk_keys;    // register tile of the scores: vectors of 16 heads, keys
-    int pv_heads, pv_vectors; // register tile of the values: heads, vectors of 16 dims
+    int qk_heads, qk_keys;    // row set: register tile of the scores: vectors of heads, keys
+    int pv_heads, pv_vectors; // row set: register tile of the values: heads, vectors of dims
+    clinfer_dtype tile_type;  // group set: of the keys in local memory
+    uint64_t local_bytes;     // of a work-group; the smallest tiles may want more than the device has
 };
-struct clf_attention_tiles clf_tune_attention(int64_t heads, int64_t latent, int64_t row);
+struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const clinfer_kv_cache *kv,
+                                              int64_t heads, int64_t latent);
 
-// Splits of the key range, so that every compute unit has several work-items.
-int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
+// Splits of the key range, so that every compute unit has several work-items, in the group set work-groups:
+// "items" of either.
+int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys);
 // The most parts, splits times items, of any call with at most that many items.
-int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys, int tile);
+int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys);
 
 // Work-groups that share the heads of a token, at most `most`; 1 in the row set.
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most);

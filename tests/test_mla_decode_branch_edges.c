@@ -146,7 +146,8 @@ Test(mla_decode_branch, no_tokens)
 // Without what some devices lack, results stay the same.
 Test(mla_decode_branch, fewer_capabilities)
 {
-    struct ot_device d = ot_open(CLINFER_CAP_DENORMALS | CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_FMA);
+    struct ot_device d =
+        ot_open(CLINFER_CAP_DENORMALS | CLINFER_CAP_ROUNDED_DIVIDE | CLINFER_CAP_FMA | CLINFER_CAP_SUBGROUPS);
     for (int cache = 3; cache < OT_CACHES; cache++) {
         struct mla_shape s = mla_plain;
         s.cache = cache;

@@ -128,7 +128,7 @@ static inline void rotate_local(__local float *x, int v, floatn cosine, floatn s
 }
 
 // A head of a scaled cache at a time, by all items: x holds its groups that have a rotated dim.
-static inline void rotate_scaled_keys(const struct rows *r, const struct angles *a, __local float *x, __local float *scales)
+static inline void rotate_scaled_keys(const struct rows *r, const struct angles *a, __local float *x, __local uint *scales)
 {
     for (int h = get_group_id(1); h < KV_HEADS; h += get_num_groups(1)) {
         __global uchar *k = r->k + (ulong) h * HEAD_SIZE;
@@ -150,7 +150,8 @@ GROUP_KERNEL void fused_qk_rope(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR3
                                 TENSOR2(const ELEM(FREQS_T), freqs), uint freqs_rows, TENSOR2(const uint, position_ids))
 {
 #if SCALE_GROUP && ROPE_DIM
-    __local float x[HEAD_SIZE], scales[2 * SCALE_GROUPS];
+    __local float x[HEAD_SIZE];
+    __local uint scales[2 * SCALE_GROUPS];
 #endif
     const uint t = get_group_id(0);
     if (t >= count)

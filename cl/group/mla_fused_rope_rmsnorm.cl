@@ -40,9 +40,9 @@ GROUP_KERNEL void mla_fused_rope_rmsnorm(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q)
 {
     __local float row[ROW], scratch[GROUP_SCRATCH];
 #if SCALE_GROUP
-    __local float scales[MLA_ROW_SCALES];
+    __local uint scales[MLA_ROW_SCALES];
 #else
-    __local float *const scales = 0;
+    __local uint *const scales = 0;
 #endif
     const uint t = get_group_id(0);
     if (t >= count)

@@ -71,7 +71,7 @@ static inline void stage_row(__global const uchar *row, __global const float *sc
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 }
 
-static inline void store_row(__global uchar *row, __global float *scale, __local const float *x, __local float *scales)
+static inline void store_row(__global uchar *row, __global float *scale, __local const float *x, __local uint *scales)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int h = 0; h < ROW_HEADS && REACH(h) > 0; h++)
@@ -83,7 +83,8 @@ GROUP_KERNEL void rms_norm_kv_cache(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gam
 {
     __local float scratch[GROUP_SCRATCH];
 #if SCALE_GROUP
-    __local float x[ROW_HEADS * HEAD_SIZE], scales[2 * SCALE_GROUPS];
+    __local float x[ROW_HEADS * HEAD_SIZE];
+    __local uint scales[2 * SCALE_GROUPS];
 #else
     __local float x[NORM_SIZE];
 #endif

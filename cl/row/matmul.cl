@@ -3,7 +3,7 @@
 // directly. Row set: a work-item takes ROWS_TILE output rows of one head and a block of tokens; lanes run along
 // k, so that weights stream in the order they lie in, and each is decoded once for all tokens of the item.
 // An output is summed in the same order whatever the tiles.
-#include "lib/format.clh"
+#include "lib/weights.clh"
 
 #if !defined(W_T) || !defined(Y_T) || !defined(ROUND_T) || !defined(ROWS) || !defined(COLUMNS) || !defined(ROW_BLOCK) || \
     !defined(COLUMN_BLOCK) || !defined(TOKEN_TILE) || !defined(ROW_TILE) || !defined(ITEM_ROWS) || !defined(ITEM_TOKENS)
@@ -15,32 +15,6 @@
 #endif
 
 #define LANES_AT(k) min(16, COLUMNS - (k))
-#define SCALE_BLOCK (COLUMN_BLOCK ? COLUMN_BLOCK : 1)
-
-struct weights {
-    __global const ELEM(W_T) *w;
-    ulong row_stride;
-    __global const float *scales;
-    ulong scales_stride;
-};
-
-static inline float16 load_weights(const struct weights *m, int row, int k)
-{
-    const float16 w = FORMAT(W_T, load)(m->w + row * m->row_stride + k, LANES_AT(k));
-#if COLUMN_BLOCK == 0
-    return w;
-#else
-    __global const float *s = m->scales + row / ROW_BLOCK * m->scales_stride;
-#if COLUMN_BLOCK % 16 == 0
-    return w * s[k / SCALE_BLOCK];
-#else
-    float lane[16] = { 0 };
-    for (int i = 0; i < LANES_AT(k); i++)
-        lane[i] = s[(k + i) / SCALE_BLOCK];
-    return w * vload16(0, lane);
-#endif
-#endif
-}
 
 // ROW_TILE rows decoded to f32, once for all tokens of the item; rows past the end repeat the last one.
 static inline void load_tile(const struct weights *m, int row, float16 w[ROW_TILE][VECTORS(COLUMNS)])

@@ -3,6 +3,7 @@
 // mla_combine, matmul with w_uv. The workspace passes q_full, partial sums and raw between them, in f32.
 #include "lib/paged.clh"
 #include "lib/mla_row.clh"
+#include "lib/mla_mask.clh"
 #include "lib/exp2.clh"
 
 #if !defined(Q_T) || !defined(HEADS) || !defined(NOPE) || !defined(MASK) || !defined(ALIBI) || !defined(QUANT_BLOCK) || \
@@ -10,13 +11,6 @@
     !defined(PV_VECTORS)
 #error "mla_decode_branch wants Q_T, HEADS, NOPE, MASK, ALIBI, QUANT_BLOCK (0: none) and the tiles"
 #endif
-
-// Values of clinfer_mask.
-#define MASK_CAUSAL 0
-#define MASK_NULL 1
-#define MASK_CHUNKED 2
-#define MASK_CHUNKED_CAUSAL 3
-#define MASK_SLIDING_WINDOW_CAUSAL 4
 
 #define ROW (LATENT + ROPE_DIM)
 #define ROW_VECTORS VECTORS(ROW)
@@ -103,24 +97,6 @@ __kernel void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const
         f32_store_pairs(to + LATENT + 32 * v, PAIRS_AT(v), FORMAT(Q_T, round)(re) * score_scale,
                         FORMAT(Q_T, round)(im) * score_scale);
     }
-}
-
-// Keys [first, last) that a query sees: every mask is one range.
-static inline void key_range(const struct token *tok, uint window, ulong *first, ulong *last)
-{
-    const ulong p = tok->position;
-    *first = 0;
-    *last = p + 1;
-#if MASK == MASK_NULL
-    *last = tok->keys;
-#elif MASK == MASK_SLIDING_WINDOW_CAUSAL
-    *first = max((long) p + 1 - (long) window, 0L);
-#elif MASK == MASK_CHUNKED || MASK == MASK_CHUNKED_CAUSAL
-    *first = p / window * window;
-#endif
-#if MASK == MASK_CHUNKED
-    *last = min(tok->keys, *first + window);
-#endif
 }
 
 // Decodes keys [key, key + TILE) to f32. Keys past `last` and keys on a bad page are zeros and not in the mask
@@ -240,15 +216,6 @@ static inline void weigh_tile(const float16 *weights, const float16 *tile, const
 }
 
 #if ALIBI
-// The paper's slopes: 2^(-8 (i + 1) / n) for n a power of two; heads past it take every second of the 2n series.
-static inline float alibi_slope(int h)
-{
-    int n = 1;
-    while (2 * n <= HEADS)
-        n *= 2;
-    return h < n ? exp2(-8.0f * (h + 1) / n) : exp2(-8.0f * (2 * (h - n) + 1) / (2 * n));
-}
-
 static inline void add_alibi(float16 *s, const float16 *slopes, ulong position, ulong key)
 {
     for (int i = 0; i < TILE; i++) {

@@ -37,7 +37,8 @@ static clinfer_status check_shapes(struct clf_plan *plan)
     if (C + R != D)
         return clf_fail(plan, CLINFER_ERR_SHAPE,
                         "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
-    return clf_check_row(plan, "head_size", D, CLF_MAX_MLA_ROW);
+    return plan->caps->set == CLINFER_SET_ROW ? clf_check_row(plan, "head_size", D, CLF_MAX_MLA_ROW)
+                                              : CLINFER_OK;
 }
 
 static clinfer_status check_scale(struct clf_plan *plan, const char *name, const clinfer_tensor *t,
@@ -112,26 +113,36 @@ static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_mla_d
     const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'),
                   row = CLF_DIM(plan, 'D');
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
-    struct schedule s = { .tile = clf_tune_attention(H, C, row) };
+    struct schedule s = { .tile = clf_tune_attention(plan->caps, &p->kv, H, C) };
     s.head_blocks = clf_blocks(H, s.tile.head_block);
-    s.splits =
-        p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    s.splits = p->num_splits ? p->num_splits : clf_tune_splits(plan->caps, T * s.head_blocks, keys);
     const int64_t head_rows = clf_blocks(s.tile.head_block, s.tile.pv_heads) * s.tile.pv_heads;
     // Left to the engine, splits fall as T grows: what is reserved never does, so that a workspace for the
     // largest T serves every smaller one.
-    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys, s.tile.tile);
+    int64_t parts = clf_tune_parts(plan->caps, T * s.head_blocks, keys);
     if (p->num_splits && __builtin_mul_overflow(T * s.splits, s.head_blocks, &parts))
         parts = -1; // as a size, more than any workspace has
     s.valid = clf_reserve(plan, T, 4);
     s.q_nope = clf_reserve(plan, T * H, 4 * CLF_DIM(plan, 'N'));
     s.q_full = clf_reserve(plan, T * H, 4 * row);
-    s.sums = clf_reserve(plan, parts, head_rows * clf_blocks(C, 16) * 64);
-    s.tops = clf_reserve(plan, parts, clf_blocks(s.tile.head_block, 16) * 128);
+    s.sums = clf_reserve(plan, parts, head_rows * clf_blocks(C, s.tile.lanes) * s.tile.lanes * 4);
+    s.tops = clf_reserve(plan, parts, clf_blocks(s.tile.head_block, s.tile.lanes) * s.tile.lanes * 8);
     s.raw = clf_reserve(plan, T * H, 4 * C);
     return s;
 }
 
-// All kernels of cl/mla_decode_branch.cl are one program.
+// mla_attention keeps more of cache rows in local memory than the other kernels; mla_queries keeps a row of
+// q.
+static clinfer_status check_local(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
+                                  const struct schedule *s)
+{
+    const int64_t N = CLF_DIM(plan, 'N');
+    const int64_t groups = p->w_uk.dtype == CLINFER_F8_E4M3 ? clf_blocks(N, p->k_granularity) : 0;
+    const clinfer_status st = clf_check_local(plan, "mla_attention", s->tile.local_bytes);
+    return st ? st : clf_check_local(plan, "mla_queries", (uint64_t) (4 * N + 8 * groups));
+}
+
+// All kernels of cl/SET/mla_decode_branch.cl are one program.
 static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
                                 const struct schedule *s, const char *kernel)
 {
@@ -148,10 +159,14 @@ static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_mla_
     clf_define(l, "ALIBI", p->score_mod == CLINFER_ALIBI);
     clf_define(l, "HEAD_BLOCK", s->tile.head_block);
     clf_define(l, "TILE", s->tile.tile);
-    clf_define(l, "QK_HEADS", s->tile.qk_heads);
-    clf_define(l, "QK_KEYS", s->tile.qk_keys);
-    clf_define(l, "PV_HEADS", s->tile.pv_heads);
-    clf_define(l, "PV_VECTORS", s->tile.pv_vectors);
+    if (plan->caps->set == CLINFER_SET_GROUP) {
+        clf_define_type(l, "TILE_T", s->tile.tile_type);
+    } else {
+        clf_define(l, "QK_HEADS", s->tile.qk_heads);
+        clf_define(l, "QK_KEYS", s->tile.qk_keys);
+        clf_define(l, "PV_HEADS", s->tile.pv_heads);
+        clf_define(l, "PV_VECTORS", s->tile.pv_vectors);
+    }
     clf_define_paged(l, plan, p);
     return l;
 }
@@ -179,8 +194,8 @@ static void push_inputs(struct clf_plan *plan, const struct clinfer_mla_decode_b
     clf_launch_grid(l, CLF_DIM(plan, 'T'), CLF_DIM(plan, 'H'), 1);
 }
 
-static void push_projection(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
-                            const struct schedule *s, bool up, float score_scale)
+static clinfer_status push_projection(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
+                                      const struct schedule *s, bool up, float score_scale)
 {
     const int64_t H = CLF_DIM(plan, 'H'), C = CLF_DIM(plan, 'C'), row = CLF_DIM(plan, 'D');
     struct clf_matmul m = { .tokens = CLF_DIM(plan, 'T'),
@@ -208,20 +223,19 @@ static void push_projection(struct clf_plan *plan, const struct clinfer_mla_deco
         m.y_stride[1] = (size_t) row;
         m.alpha = score_scale;
     }
-    clf_push_matmul(plan, &m);
+    return clf_push_matmul(plan, &m);
 }
 
 static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p,
                            const struct schedule *s)
 {
-    const bool windowed = is_windowed(p->mask);
     struct clf_launch *l = begin(plan, p, s, "mla_attention");
     clf_push_paged(l, plan, p);
     clf_push_workspace(l, plan, s->valid);
     clf_push_workspace(l, plan, s->q_full);
     clf_push_workspace(l, plan, s->sums);
     clf_push_workspace(l, plan, s->tops);
-    clf_push(l, (cl_uint) (windowed ? p->local_window_size : 0));
+    clf_push(l, (cl_uint) (is_windowed(p->mask) ? p->local_window_size : 0));
     clf_launch_grid(l, CLF_DIM(plan, 'T'), s->head_blocks, s->splits);
 
     l = begin(plan, p, s, "mla_combine");
@@ -250,17 +264,18 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
         return clf_fail(plan, CLINFER_ERR_SHAPE,
                         "the workspace of %" PRId64 " tokens and %" PRId64 " splits passes 2^64 bytes",
                         CLF_DIM(plan, 'T'), s.splits);
+    if ((st = check_local(plan, p, &s)))
+        return st;
     if (p->workspace && (st = clf_add_view(plan, "workspace", p->workspace, p->workspace_offset,
                                            (int64_t) plan->workspace, 1, true)))
         return st;
     // The softmax runs in base 2: log2(e) and the scale are folded into q.
     const float score_scale = p->scale * 1.44269504088896340736f;
     push_inputs(plan, p, &s, score_scale);
-    if (CLF_DIM(plan, 'N'))
-        push_projection(plan, p, &s, false, score_scale);
+    if (CLF_DIM(plan, 'N') && (st = push_projection(plan, p, &s, false, score_scale)))
+        return st;
     push_attention(plan, p, &s);
-    push_projection(plan, p, &s, true, score_scale);
-    return CLINFER_OK;
+    return push_projection(plan, p, &s, true, score_scale);
 }
 
 const struct clf_op clf_op_mla_decode_branch = { "mla_decode_branch", CLF_TENSORS(tensors),

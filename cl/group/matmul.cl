@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// y[t,h,n] = sum_k x[t,h,k] * w[h,n,k], batched over h: x in f32, w in any format, fp8 with block scales read
+// directly. Group set: a work-group takes GROUP_ROWS outputs of one head for GROUP_TOKENS tokens, an item a register
+// tile of ROW_TILE x TOKEN_TILE of them. An output is summed by one item in the order of k, whatever the tiles.
+#include "lib/weights.clh"
+#include "lib/group.clh"
+
+#if !defined(W_T) || !defined(Y_T) || !defined(ROUND_T) || !defined(ROWS) || !defined(COLUMNS) || !defined(ROW_BLOCK) || \
+    !defined(COLUMN_BLOCK) || !defined(TOKEN_TILE) || !defined(ROW_TILE) || !defined(GROUP_ROWS) || !defined(GROUP_TOKENS)
+#error "matmul wants W_T, Y_T, ROUND_T, ROWS, COLUMNS, ROW_BLOCK, COLUMN_BLOCK (0: no scales) and the tiles"
+#endif
+
+#if GROUP_ROWS / ROW_TILE * (GROUP_TOKENS / TOKEN_TILE) != GROUP_ITEMS
+#error "matmul wants a register tile of GROUP_ROWS x GROUP_TOKENS for each of the GROUP_ITEMS"
+#endif
+
+#define ROW_ITEMS (GROUP_ROWS / ROW_TILE)
+// Columns in local memory at a time: MATMUL_STEP of src/tune.h.
+#define STEP 32
+#define STEP_VECTORS (STEP / LANES)
+
+// A tile in local memory is [STEP][size], size a power of two. Columns that one vector brought are turned by LANES
+// against those of the next: items that store the vectors of a row meet in no bank, nor do those that read neighbours.
+#define COLUMN(k, at, size) ((k) * (size) + (((at) + (k) / LANES * LANES) & ((size) - 1)))
+
+static inline void put_vector(floatn x, __local float *tile, int k, int at, int size)
+{
+    float lane[LANES];
+    vstoren(x, 0, lane);
+#pragma unroll
+    for (int j = 0; j < LANES; j++)
+        tile[COLUMN(k + j, at, size)] = lane[j];
+}
+
+// n neighbours in column k: 1, or LANES that start at a multiple of it.
+static inline void read_column(__local const float *tile, int k, int at, int size, int n, float *x)
+{
+    if (n == 1)
+        *x = tile[COLUMN(k, at, size)];
+    else
+        vstoren(*(__local const floatn *) (tile + COLUMN(k, at, size)), 0, x);
+}
+
+// Asks for local memory, where a step of weights is decoded once for all tokens, and x read once for all rows. Global
+// memory is read along k, STEP neighbours at a time; `valid` says which tokens have an output, the rest stay as they are.
+GROUP_KERNEL void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM(W_T), w), TENSOR3(const float, w_scale),
+                         TENSOR3(ELEM(Y_T), y), TENSOR1(const uint, valid), float alpha)
+{
+    __local floatn w_tile[(STEP * GROUP_ROWS + LANES - 1) / LANES], x_tile[(STEP * GROUP_TOKENS + LANES - 1) / LANES];
+    const int first = get_group_id(0) * GROUP_ROWS, h = get_group_id(1), t0 = get_group_id(2) * GROUP_TOKENS;
+    if (t0 >= (int) count)
+        return;
+    __local float *ws = (__local float *) w_tile, *xs = (__local float *) x_tile;
+    const struct weights m = { w + w_at + h * w_stride0, w_stride1, w_scale + w_scale_at + h * w_scale_stride0, w_scale_stride1 };
+    const int row = ITEM % ROW_ITEMS * ROW_TILE, token = ITEM / ROW_ITEMS * TOKEN_TILE;
+    float sum[TOKEN_TILE][LANES] = { { 0.0f } };
+    for (int k0 = 0; k0 < COLUMNS; k0 += STEP) {
+        for (int i = ITEM; i < GROUP_ROWS * STEP_VECTORS; i += GROUP_ITEMS) {
+            const int r = i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
+            put_vector(first + r < ROWS && k0 + k < COLUMNS ? load_weights(&m, first + r, k0 + k) : (floatn) 0.0f, ws, k, r,
+                       GROUP_ROWS);
+        }
+        for (int i = ITEM; i < GROUP_TOKENS * STEP_VECTORS; i += GROUP_ITEMS) {
+            const int t = t0 + i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
+            floatn v = 0.0f;
+            if (t < (int) count && k0 + k < COLUMNS && valid[valid_at + t])
+                v = f32_load(x + x_at + t * x_stride0 + h * x_stride1 + k0 + k, min(LANES, COLUMNS - k0 - k));
+            put_vector(v, xs, k, t - t0, GROUP_TOKENS);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll 8
+        for (int k = 0; k < STEP; k++) {
+            float a[LANES], b[LANES];
+            read_column(ws, k, row, GROUP_ROWS, ROW_TILE, a);
+            read_column(xs, k, token, GROUP_TOKENS, TOKEN_TILE, b);
+#pragma unroll
+            for (int i = 0; i < TOKEN_TILE; i++)
+#pragma unroll
+                for (int j = 0; j < ROW_TILE; j++)
+                    sum[i][j] = fma(b[i], a[j], sum[i][j]);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    for (int i = 0; i < TOKEN_TILE && first + row < ROWS; i++) {
+        const int t = t0 + token + i;
+        if (t < (int) count && valid[valid_at + t])
+            FORMAT(Y_T, store)(y + y_at + t * y_stride0 + h * y_stride1 + first + row,
+                               FORMAT(ROUND_T, round)(vloadn(0, sum[i])) * alpha, min(ROW_TILE, ROWS - first - row));
+    }
+}
