@@ -52,20 +52,26 @@ KERNELS = {
     "weights_f32": [{"W_T": CACHE, "ROW_BLOCK": [1], "COLUMN_BLOCK": [0, 16, 20]}],
     "matmul_finish": [{"Y_T": FLOATS, "ROUND_T": FLOATS}],
 }
-# A kernel of the group set has its macros of the row set and these, but where it has tiles of its own.
-GROUP = {"GROUP_ITEMS": [64, 32], "LANES": [4, 8], "SUBGROUPS": [0, 30]}
-GROUP_OF_FOUR = {**GROUP, "LANES": [4]}
-GROUP_TILES = {"HEAD_BLOCK": [16, 4], "TILE": [32, 4], "TILE_T": ["f32", "bf16"]}
 
 
-def without(macros, *names):
-    return {k: v for k, v in macros.items() if k not in names}
+def in_group(name, tiles=(), **macros):
+    """The sets of a kernel of the group set: its macros of the row set, but for the tiles, and these."""
+    group = {"GROUP_ITEMS": [64, 32], "LANES": [4, 8], "SUBGROUPS": [0, 30], **macros}
+    return [{**{k: v for k, v in row.items() if k not in tiles}, **group} for row in KERNELS[name]]
 
 
-GROUP_KERNELS = {name: [{**macros, **GROUP} for macros in sets] for name, sets in KERNELS.items()}
-GROUP_KERNELS["mla_decode_branch"] = [{**without(macros, *TILES), **GROUP_TILES, **GROUP_OF_FOUR} for macros in KERNELS["mla_decode_branch"]]
-GROUP_KERNELS["matmul"] = [{**without(macros, "ITEM_ROWS", "ITEM_TOKENS"), **GROUP_OF_FOUR, "GROUP_ITEMS": [64], "ROW_TILE": [4],
-                            "TOKEN_TILE": [2], "GROUP_ROWS": [64], "GROUP_TOKENS": [8]} for macros in KERNELS["matmul"]]
+MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_ROWS", "ITEM_TOKENS"]
+GROUP_KERNELS = {
+    "fused_qk_rope": in_group("fused_qk_rope"),
+    "rms_norm_kv_cache": in_group("rms_norm_kv_cache"),
+    "mla_fused_rope_rmsnorm": in_group("mla_fused_rope_rmsnorm"),
+    "kv_store": in_group("kv_store"),
+    "weights_f32": in_group("weights_f32"),
+    "matmul_finish": in_group("matmul_finish"),
+    "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
+    "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
+    + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
+}
 SETS = {"row": KERNELS, "group": GROUP_KERNELS}
 # Wanted only as far as MROPE_SECTIONS says; 16 where nothing says.
 OPTIONAL = {f"MROPE_END{i}" for i in range(8)} | {"LANES"}

@@ -248,10 +248,16 @@ static void check_end(const struct ot_device *d, const struct shape *s, int64_t 
     const struct ot_batch b = ot_one_request(6, 2, 4);
     struct ot_random r = ot_seeded("rope end", rows);
     struct ot_call c;
-    begin(&c, s, &b, &r)->freqs_cis.shape[0] = rows;
+    struct clinfer_fused_qk_rope_params *p = begin(&c, s, &b, &r);
+    p->freqs_cis.shape[0] = rows;
+    p->num_mrope_sections = s->sections;
+    for (int i = 0; i < s->sections; i++)
+        p->mrope_section[i] = 3 * i + 5;
     ot_place(&c);
-    for (int64_t i = 0; s->ids && i < 2; i++)
-        ot_set(&c, "position_ids", 0, i, 0, (double) (6 + i));
+    for (int64_t i = 0; s->ids && i < 2; i++) {
+        ot_set(&c, "position_ids", 0, i, 0, 1);
+        ot_set(&c, "position_ids", s->sections ? 1 : 0, i, 0, (double) (6 + i));
+    }
     ot_run(&c, d);
     ot_reference(&c);
     ot_compare(&c);
@@ -269,10 +275,11 @@ static void check_end(const struct ot_device *d, const struct shape *s, int64_t 
 Test(fused_qk_rope, end_of_the_table)
 {
     struct ot_device d = ot_open(0);
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < 5; n++) {
         struct shape s = plain;
         s.interleaved = n % 2;
-        s.ids = n / 2;
+        s.ids = n >= 2;
+        s.sections = n == 4 ? 2 : 0; // the last pair takes the row that ends
         check_end(&d, &s, 8);
         check_end(&d, &s, 7);
     }
