@@ -131,7 +131,7 @@ class Tree:
                 expect(f"step {step}: there is no {name}", there)
 
 
-def case():
+def case(scale):
     """One request whose new tokens lie on both sides of a page's end, page 2 then page 0; layer 1 of 2; page 1 is nobody's."""
     pages, layers, size, heads, width, cached, fresh, table = 3, 2, 4, 2, 5, 2, 4, [2, 0]
     kv = [float(i % 97 - 48) / 8 for i in range(pages * 2 * layers * size * heads * width)]
@@ -139,11 +139,11 @@ def case():
     for position in range(cached, cached + fresh):
         for h in range(heads):
             row = ((((table[position // size] * 2 + 0) * layers + 1) * size + position % size) * heads + h) * width
-            want[row:row + width] = [x * factors[h] for x in kv[row:row + width]]
+            want[row:row + width] = [x * (factors[h] * scale) for x in kv[row:row + width]]
     shape = [pages, 2, layers, size, heads, width]
     tensors = {"input_row_offsets": ("U32", [2], [0, fresh]), "cache_lengths": ("U32", [1], [cached]), "lookup_table": ("U32", [1, 2], table),
                "kv_blocks": ("F32", shape, kv), "factors": ("F32", [heads], factors), "expect.kv_blocks": ("F32", shape, want)}
-    header, data = {"__metadata__": {"op": STEM, "layer_idx": "1"}}, b""
+    header, data = {"__metadata__": {"op": STEM, "layer_idx": "1", "scale": str(scale)}}, b""
     for name, (dtype, extents, values) in tensors.items():
         raw = struct.pack(f"<{len(values)}{'I' if dtype == 'U32' else 'f'}", *values)
         header[name] = {"dtype": dtype, "shape": extents, "data_offsets": [len(data), len(data) + len(raw)]}
@@ -170,7 +170,7 @@ def missing_files(tree):
 def to_step_4(tree):
     tree.add(1, f"include/clinfer/{STEM}.h")
     tree.add(2, f"ref/ref_{STEM}.c")
-    tree.add(3, f"tests/data/{STEM}_f32.safetensors", case())
+    tree.add(3, f"tests/data/{STEM}_f32.safetensors", case(2.0))
     tree.add(4, f"src/ops/{STEM}.c")
     tree.add(4, f"tests/unit/test_plan_{STEM}.c")
     for step in range(1, 5):
@@ -217,12 +217,15 @@ def break_kernel(tree, kernel_set, kernels):
 
 
 def command(tree, folder):
-    """check and run; and a kernel that is broken is found by the self-check, which has `ref` and `shrink` for it."""
+    """check and run; and a broken kernel is found by the self-check, in a call with a scale of 0, which hides it: `shrink` sets another."""
     run, data = os.path.join(tree.build, "tools", "clinfer"), tree.path(f"tests/data/{STEM}_f32.safetensors")
     code, out = tree.shell(run, "check", STEM)
     for kernel_set in ("row", "group"):
         expect(f"check {kernel_set}", code == 0 and re.search(rf"^{STEM} +{kernel_set} +12 cases, 0 wrong; 3 programs", out, re.M), out)
         expect(f"run {kernel_set}", tree.shell(run, "run", data, "--set", kernel_set)[0] == 0)
+    data = os.path.join(folder, "zeros.safetensors")
+    with open(data, "wb") as f:
+        f.write(case(0.0))
     kernels = os.path.join(folder, "broken")
     shutil.copytree(tree.path("cl"), kernels)
     break_kernel(tree, "row", kernels)
@@ -252,6 +255,8 @@ def main():
         if expect("configuring the tree as it is", code == 0, out):
             tree.edit(0)
             for stage in (missing_files, to_step_4, to_the_end, lambda t: command(t, folder)):
+                if failed:  # the rest stands on it
+                    break
                 stage(tree)
                 marks.append(time.monotonic())
         print("seconds: " + ", ".join(f"{b - a:.1f}" for a, b in zip(marks, marks[1:])))

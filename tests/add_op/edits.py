@@ -14,6 +14,7 @@ static const struct op_tensor scale_k_tensors[] = {
 };
 static const struct op_scalar scale_k_scalars[] = {
     { "layer_idx", FIELD(scale_k, layer_idx), OP_INT64, NULL, NULL },
+    { "scale", FIELD(scale_k, scale), OP_FLOAT, NULL, NULL },
 };
 """),
     (3, "tools/opdesc.c", "    { DESC_FIELDS(kv_store, false), FIELD(kv_store, kv_v) },\n", "    DESC(scale_k, false),\n"),
@@ -57,7 +58,8 @@ struct clinfer_scale_k_params good_scale_k(void)
                                             .kv = cache_of(2, 2, 16),
                                             .batch = batch_of(),
                                             .layer_idx = 2,
-                                            .total_seq_len = 5 };
+                                            .total_seq_len = 5,
+                                            .scale = 2 };
 }
 """),
     (4, "tests/meson.build", "  'plan_kv_store': [files('unit/test_plan_kv_store.c', 'unit/plan_fixture.c'), [internals, criterion]],\n",
@@ -69,6 +71,7 @@ struct clinfer_scale_k_params good_scale_k(void)
     (6, "tests/rig.h", "    struct clinfer_kv_store_params kv_store;\n", "    struct clinfer_scale_k_params scale_k;\n"),
     (6, "tests/rig.c", "        r->params.decode.scale = 0.2f;\n", """    } else if (!strcmp(r->op->name, "scale_k")) {
         r->params.scale_k.total_seq_len = RIG_TOKENS;
+        r->params.scale_k.scale = 0.75f;
 """),
     (6, "tests/test_calls.c", "        r->params.norm.total_seq_len = tokens;\n", """    if (!strcmp(r->op->name, "scale_k"))
         r->params.scale_k.total_seq_len = tokens;
@@ -88,6 +91,7 @@ static void make_scale_k(struct bench_maker *m, const struct bench_case *c)
     p->kv = bench_cache(m, c, 2, s->kv_heads, s->head_size);
     p->batch = bench_batch_of(m, c->batch);
     p->total_seq_len = T;
+    p->scale = 1;
     m->call->work = (struct bench_work){ 4.0 * s->kv_heads + batch_bytes(c->batch), 0, (double) T * cache_row_bytes(c),
                                          (double) T * s->kv_heads * s->head_size };
 }
@@ -100,9 +104,9 @@ static void make_scale_k(struct bench_maker *m, const struct bench_case *c)
     {                                                                                                        \\
         { "scale_k", name, text }, rows, false                                                               \\
     }
-    ROW("bf16", "p=2 K=3 D=13 " BF16),
-    ROW("f32-mla", "p=1 K=1 D=56 " F32),
-    ROW("scaled-tail", "p=2 K=3 D=56 " SCALED(24, 3)),
+    ROW("bf16", "scale=0.7 p=2 K=3 D=13 " BF16),
+    ROW("f32-mla", "scale=0.7 p=1 K=1 D=56 " F32),
+    ROW("scaled-tail", "scale=0.7 p=2 K=3 D=56 " SCALED(24, 3)),
 #undef ROW
 """),
 ]

@@ -12,9 +12,10 @@ void ref_scale_k(const struct clinfer_scale_k_params *p)
         if (!ref_token_at(&p->batch, &p->kv, p->total_seq_len, i, &at))
             continue;
         for (int64_t h = 0; h < k.num_heads; h++) {
+            const double factor = ref_round(ref_get(&p->factors, h, 0, 0) * p->scale, CLINFER_F32);
             ref_read_head(&k, at.page, at.slot, h, row);
             for (int64_t d = 0; d < k.head_size; d++)
-                row[d] *= ref_get(&p->factors, h, 0, 0);
+                row[d] *= factor;
             ref_write_head(&k, at.page, at.slot, h, row, 0, k.head_size);
         }
     }

@@ -11,6 +11,7 @@ static void begin(struct ot_call *c, int cache, int64_t head_size, const struct 
     p->kv.head_size = head_size;
     p->factors = clinfer_tensor_1d(NULL, CLINFER_F32, p->kv.num_heads);
     p->total_seq_len = ot_total(b);
+    p->scale = 0.75f;
     ot_cache_type(&p->kv, cache, 24);
     ot_describe_cache(&p->kv, c->note, sizeof c->note);
 }

@@ -4,7 +4,7 @@
 #include "lib/paged.clh"
 #include "lib/scaled_head_group.clh"
 
-GROUP_KERNEL void scale_k(PAGED_ARGS, TENSOR1(const float, factors))
+GROUP_KERNEL void scale_k(PAGED_ARGS, TENSOR1(const float, factors), float scale)
 {
 #if SCALE_GROUP
     __local float x[HEAD_SIZE];
@@ -21,15 +21,15 @@ GROUP_KERNEL void scale_k(PAGED_ARGS, TENSOR1(const float, factors))
         return;
     for (int h = 0; h < KV_HEADS; h++) {
         __global ELEM(CACHE_T) *row = c.kv + tok.row + h * HEAD_SIZE;
-        const float factor = factors[factors_at + h];
+        const float factor = factors[factors_at + h] * scale;
 #if SCALE_GROUP
-        __global float *scale = c.scales + tok.scales_row + h * SCALE_GROUPS;
-        load_scaled_groups(row, scale, x, 0, HEAD_SIZE);
+        __global float *row_scales = c.scales + tok.scales_row + h * SCALE_GROUPS;
+        load_scaled_groups(row, row_scales, x, 0, HEAD_SIZE);
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         for (EACH_VECTOR(i, HEAD_SIZE))
             put_local_lanes(local_lanes(x, i, HEAD_SIZE) * factor, x, i, HEAD_SIZE);
         barrier(CLK_LOCAL_MEM_FENCE);
-        store_scaled_groups(row, scale, x, scales, 0, HEAD_SIZE);
+        store_scaled_groups(row, row_scales, x, scales, 0, HEAD_SIZE);
 #else
         for (EACH_VECTOR(i, HEAD_SIZE)) {
             const int n = min(LANES, HEAD_SIZE - i);

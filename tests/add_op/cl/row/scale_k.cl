@@ -19,7 +19,7 @@ static inline void scale_head(__global ELEM(CACHE_T) *row, __global float *scale
 #endif
 }
 
-__kernel void scale_k(PAGED_ARGS, TENSOR1(const float, factors))
+__kernel void scale_k(PAGED_ARGS, TENSOR1(const float, factors), float scale)
 {
     const uint t = get_global_id(0);
     if (t >= count)
@@ -30,5 +30,5 @@ __kernel void scale_k(PAGED_ARGS, TENSOR1(const float, factors))
     if (!find_token(&c, t, &tok))
         return;
     for (int h = 0; h < KV_HEADS; h++)
-        scale_head(c.kv + tok.row + h * HEAD_SIZE, c.scales + tok.scales_row + h * SCALE_GROUPS, factors[factors_at + h]);
+        scale_head(c.kv + tok.row + h * HEAD_SIZE, c.scales + tok.scales_row + h * SCALE_GROUPS, factors[factors_at + h] * scale);
 }

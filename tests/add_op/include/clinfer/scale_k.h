@@ -9,9 +9,10 @@ CLINFER_API_BEGIN
 
 // New K rows times a factor a head, in place:
 //
-//   K cache[slot of token t][h] = K cache[slot of token t][h] * factors[h]
+//   K cache[slot of token t][h] = K cache[slot of token t][h] * (factors[h] * scale)
 //
-// K KV heads. The product is f32 and rounded once to the cache's type; a cache with scales gets new ones.
+// K KV heads. Both products are f32, and the second is rounded once to the cache's type; a cache with scales
+// gets new ones.
 struct clinfer_scale_k_params {
     cl_command_queue queue; // NULL: the context's
     clinfer_tensor factors; // [K] f32
@@ -19,6 +20,7 @@ struct clinfer_scale_k_params {
     clinfer_kv_batch batch;
     int64_t layer_idx;
     int64_t total_seq_len; // T
+    float scale;
 };
 #define clinfer_scale_k_params(...) (&(struct clinfer_scale_k_params){ __VA_ARGS__ })
 

@@ -26,6 +26,7 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     clf_define_paged(l, plan, params);
     clf_push_paged(l, plan, params);
     clf_push_tensor(l, &p->factors, 1);
+    clf_push(l, p->scale);
     clf_launch_grid(l, T, 1, 1);
     return CLINFER_OK;
 }
@@ -39,6 +40,7 @@ static void shrink(void *params, int64_t tokens)
 {
     struct clinfer_scale_k_params *p = params;
     p->total_seq_len = tokens;
+    p->scale = 0.75f; // 0 would hide what a kernel gets wrong
 }
 
 const struct clf_op clf_op_scale_k = {
