@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kernel_syntax.py CLANG CL_DIR [KERNEL]: every kernel (or one) of both sets passes clang's checks over its macro matrix, and says #error
-without a macro.
+"""kernel_syntax.py CLANG CL_DIR [KERNEL]: every kernel of both sets, or one, passes clang's checks over its macro matrix, and says
+#error without a macro.
 
 One macro at a time takes each of its values, the others keep their first. Ends with the plain closing line.
 """
@@ -122,4 +122,4 @@ for good, text in results:
         print(text)
 passed = sum(good for good, _ in results)
 print(f"{passed} passed, {len(results) - passed} failed")
-sys.exit(passed != len(results))
+sys.exit(passed != len(results) or not passed)
