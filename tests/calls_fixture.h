@@ -7,11 +7,6 @@
 
 #include "rig.h"
 
-static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch", "kv_store" };
-
-enum { NUM_OPS = sizeof ops / sizeof ops[0] };
-
 static inline clinfer_ctx *open_ctx(cl_command_queue queue)
 {
     clinfer_ctx *ctx;

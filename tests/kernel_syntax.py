@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kernel_syntax.py CLANG CL_DIR: every kernel of both sets passes clang's checks over its macro matrix, and says #error
-without a macro.
+"""kernel_syntax.py CLANG CL_DIR [KERNEL]: every kernel of both sets, or one, passes clang's checks over its macro matrix, and says
+#error without a macro.
 
 One macro at a time takes each of its values, the others keep their first. Ends with the plain closing line.
 """
@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 clang, cl_dir = sys.argv[1:3]
+only = sys.argv[3:]
 FLOATS = ["bf16", "f32", "f16"]
 CACHE = FLOATS + ["f8_e4m3"]
 PAGED = {"ROUNDED_DIVIDE": [1, 0], "CACHE_T": CACHE, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SCALE_GROUP": [0]}
@@ -93,7 +94,8 @@ def compile_(path, macros):
 
 def jobs():
     """(what, path, macros, whether it is to pass)"""
-    for path, sets in ((f"{s}/{kernel}", sets) for s, kernels in SETS.items() for kernel, sets in kernels.items()):
+    for path, sets in ((f"{s}/{kernel}", sets) for s, kernels in SETS.items() for kernel, sets in kernels.items()
+                       if kernel in (only or kernels)):
         for macros in sets:
             base = {k: list(v)[0] for k, v in macros.items()}
             yield "base", path, base, True
@@ -126,4 +128,4 @@ for good, text in results:
         print(text)
 passed = sum(good for good, _ in results)
 print(f"{passed} passed, {len(results) - passed} failed")
-sys.exit(passed != len(results))
+sys.exit(passed != len(results) or not passed)

@@ -58,17 +58,13 @@ static void expect_gated(cl_event event, cl_event gate)
 
 static void set_tokens(struct rig *r, int64_t tokens)
 {
-    if (!strcmp(r->op->name, "fused_qk_rope"))
-        r->params.rope.q_proj.shape[0] = r->params.rope.output.shape[0] = tokens;
-    else if (!strcmp(r->op->name, "rms_norm_kv_cache"))
+    for (int i = 0; i < r->op->num_tensors; i++) {
+        const struct op_tensor *t = &r->op->tensors[i];
+        if (t->axes[0] == 'T')
+            ((clinfer_tensor *) ((char *) &r->params + t->offset))->shape[0] = tokens;
+    }
+    if (!strcmp(r->op->name, "rms_norm_kv_cache"))
         r->params.norm.total_seq_len = tokens;
-    else if (!strcmp(r->op->name, "mla_fused_rope_rmsnorm"))
-        r->params.store.q_rope.shape[0] = r->params.store.q_rope_output.shape[0] =
-            r->params.store.kv_input.shape[0] = tokens;
-    else if (!strcmp(r->op->name, "kv_store"))
-        r->params.kv_store.k.shape[0] = r->params.kv_store.v.shape[0] = tokens;
-    else
-        r->params.decode.q.shape[0] = r->params.decode.output.shape[0] = tokens;
 }
 
 static void set_requests(struct rig *r, int64_t requests)
@@ -107,9 +103,9 @@ static void run_empty(clinfer_ctx *ctx, const char *op, bool no_tokens)
 Test(calls, empty_calls)
 {
     clinfer_ctx *ctx = open_ctx(NULL);
-    for (int i = 0; i < NUM_OPS; i++) {
-        run_empty(ctx, ops[i], true);
-        run_empty(ctx, ops[i], false);
+    for (int i = 0; i < op_num_descs; i++) {
+        run_empty(ctx, op_descs[i].name, true);
+        run_empty(ctx, op_descs[i].name, false);
     }
     clinfer_ctx_destroy(&ctx);
 }
@@ -121,9 +117,9 @@ Test(calls, wait_lists)
     struct rig r;
     cl_command_queue queue[2] = { new_queue(ctx, 0), new_queue(ctx, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) };
     for (int q = 0; q < 2; q++)
-        for (int i = 0; i < NUM_OPS; i++) {
+        for (int i = 0; i < op_num_descs; i++) {
             cl_event event = NULL, gates[2] = { user_event(ctx), user_event(ctx) };
-            ready(&r, ctx, ops[i]);
+            ready(&r, ctx, op_descs[i].name);
             set_queue(&r, queue[q]);
             cr_assert_eq(clSetUserEventStatus(gates[0], CL_COMPLETE), CL_SUCCESS);
             cr_assert_eq(r.op->run(ctx, &r.params, 2, gates, &event), CLINFER_OK);
@@ -154,14 +150,14 @@ Test(calls, wait_list_and_length_disagree)
     struct rig r;
     cl_event gate = user_event(ctx), event = NULL;
     clSetUserEventStatus(gate, CL_COMPLETE);
-    for (int i = 0; i < NUM_OPS; i++) {
-        ready(&r, ctx, ops[i]);
+    for (int i = 0; i < op_num_descs; i++) {
+        ready(&r, ctx, op_descs[i].name);
         for (int tokens = 0; tokens < 2; tokens++) {
             set_tokens(&r, tokens ? RIG_TOKENS : 0);
             cr_assert_eq((int) r.op->run(ctx, &r.params, 1, NULL, &event), CL_INVALID_EVENT_WAIT_LIST);
             cr_assert_eq((int) r.op->run(ctx, &r.params, 0, &gate, &event), CL_INVALID_EVENT_WAIT_LIST);
             cr_assert_null(event);
-            expect_error(ctx, ops[i]);
+            expect_error(ctx, op_descs[i].name);
             expect_error(ctx, "wait list");
         }
         cr_assert_eq(rig_download(&r, clinfer_ctx_queue(ctx)), CL_SUCCESS);
@@ -209,8 +205,8 @@ Test(calls, queue_of_another_context)
 {
     clinfer_ctx *ctx = open_ctx(NULL), *other = open_ctx(NULL);
     struct rig r;
-    for (int i = 0; i < NUM_OPS; i++) {
-        ready(&r, ctx, ops[i]);
+    for (int i = 0; i < op_num_descs; i++) {
+        ready(&r, ctx, op_descs[i].name);
         set_queue(&r, clinfer_ctx_queue(other));
         cr_assert_eq(r.op->run(ctx, &r.params, 0, NULL, NULL), CLINFER_ERR_ARGUMENT);
         expect_error(ctx, "another OpenCL context");
@@ -228,9 +224,9 @@ Test(calls, compile_then_run)
     clinfer_ctx *ctx = open_ctx(NULL);
     struct clinfer_ctx_stats before, after = { 0 };
     struct rig r;
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         const uint64_t launches = after.launches;
-        rig_make(&r, ops[i], NULL);
+        rig_make(&r, op_descs[i].name, NULL);
         cr_assert_eq(r.op->compile(ctx, &r.params), CLINFER_OK);
         clinfer_ctx_stats(ctx, &before);
         cr_assert_eq(before.launches, launches, "compiling launched something");

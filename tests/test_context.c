@@ -12,10 +12,6 @@
 
 TestSuite(context, .timeout = 120);
 
-static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch", "kv_store" };
-enum { NUM_OPS = sizeof ops / sizeof ops[0] };
-
 static clinfer_ctx *open_ctx(const char *device, cl_command_queue queue)
 {
     char error[512];
@@ -142,8 +138,8 @@ Test(context, callers_queue)
     cr_assert_eq(clinfer_ctx_cl_context(ctx), context);
     cr_assert_eq(clinfer_ctx_device(ctx), info.id);
     cr_assert_gt(references(NULL, queue), queues);
-    for (int i = 0; i < NUM_OPS; i++)
-        run_right(ctx, ops[i]);
+    for (int i = 0; i < op_num_descs; i++)
+        run_right(ctx, op_descs[i].name);
     clFinish(queue);
     clinfer_ctx_destroy(&ctx);
     expect_references(context, NULL, contexts);
@@ -178,8 +174,8 @@ Test(context, capabilities_masked)
                  CLINFER_OK);
     clinfer_ctx_device_info(ctx, &info);
     cr_assert_eq(info.caps, 0);
-    for (int i = 0; i < NUM_OPS; i++)
-        run_right(ctx, ops[i]);
+    for (int i = 0; i < op_num_descs; i++)
+        run_right(ctx, op_descs[i].name);
     clinfer_ctx_destroy(&ctx);
 }
 
@@ -200,13 +196,13 @@ Test(context, hundred_contexts)
 Test(context, two_at_once)
 {
     clinfer_ctx *a = open_ctx(NULL, NULL), *b = open_ctx(NULL, NULL);
-    for (int i = 0; i < NUM_OPS; i++) {
-        run_right(a, ops[i]);
-        run_right(b, ops[NUM_OPS - 1 - i]);
+    for (int i = 0; i < op_num_descs; i++) {
+        run_right(a, op_descs[i].name);
+        run_right(b, op_descs[op_num_descs - 1 - i].name);
     }
     clinfer_ctx_destroy(&a);
-    for (int i = 0; i < NUM_OPS; i++)
-        run_right(b, ops[i]);
+    for (int i = 0; i < op_num_descs; i++)
+        run_right(b, op_descs[i].name);
     clinfer_ctx_destroy(&b);
 }
 

@@ -9,13 +9,13 @@
 
 TestSuite(faults, .timeout = 120);
 
-static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch", "kv_store" };
-enum { ROPE, NORM, STORE, DECODE, KV_STORE, NUM_OPS };
-
-static bool has_freqs(int op)
+// NULL where the op has no table of angles.
+static clinfer_tensor *freqs_of(struct rig *r)
 {
-    return op != NORM && op != KV_STORE;
+    for (int i = 0; i < r->op->num_tensors; i++)
+        if (!strcmp(r->op->tensors[i].name, "freqs_cis"))
+            return (clinfer_tensor *) ((char *) &r->params + r->op->tensors[i].offset);
+    return NULL;
 }
 
 static clinfer_ctx *ctx;
@@ -60,11 +60,11 @@ static void run_same(struct rig *r)
 Test(faults, none, .init = open_ctx, .fini = close_ctx)
 {
     cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE);
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig r;
-        rig_make(&r, ops[i], NULL);
+        rig_make(&r, op_descs[i].name, NULL);
         run_same(&r);
-        cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE, "%s", ops[i]);
+        cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE, "%s", op_descs[i].name);
         rig_free(&r);
     }
 }
@@ -73,13 +73,13 @@ Test(faults, none, .init = open_ctx, .fini = close_ctx)
 Test(faults, page_of_a_new_token, .init = open_ctx, .fini = close_ctx)
 {
     static const uint32_t pages[] = { RIG_PAGES, 0x7fffffff, 0x80000000, 0xffffffff };
-    for (int i = 0; i < NUM_OPS; i++)
+    for (int i = 0; i < op_num_descs; i++)
         for (size_t k = 0; k < sizeof pages / sizeof pages[0]; k++) {
             struct rig r;
-            rig_make(&r, ops[i], NULL);
+            rig_make(&r, op_descs[i].name, NULL);
             rig_u32(&r, "lookup_table")[1] = pages[k];
             run_same(&r);
-            expect_fault(ops[i], CLINFER_FAULT_PAGE, 0, 2, pages[k]);
+            expect_fault(op_descs[i].name, CLINFER_FAULT_PAGE, 0, 2, pages[k]);
             rig_free(&r);
         }
 }
@@ -88,14 +88,14 @@ Test(faults, page_of_a_new_token, .init = open_ctx, .fini = close_ctx)
 // keys.
 Test(faults, page_of_an_old_key, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig r;
-        rig_make(&r, ops[i], NULL);
+        rig_make(&r, op_descs[i].name, NULL);
         rig_u32(&r, "lookup_table")[2 * r.batch.columns] = RIG_PAGES + 5;
         run_same(&r);
-        if (i == DECODE)
-            expect_fault(ops[i], CLINFER_FAULT_PAGE, 4, 5, RIG_PAGES + 5);
-        cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE, "%s", ops[i]);
+        if (op_descs[i].reads_context)
+            expect_fault(op_descs[i].name, CLINFER_FAULT_PAGE, 4, 5, RIG_PAGES + 5);
+        cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE, "%s", op_descs[i].name);
         rig_free(&r);
     }
 }
@@ -115,13 +115,13 @@ Test(faults, all_old_keys_bad, .init = open_ctx, .fini = close_ctx)
 // 16 positions a request: token 4 has the last one, token 5 none.
 Test(faults, position_past_the_table, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.cached[2] = 15;
-        rig_make(&r, ops[i], &batch);
+        rig_make(&r, op_descs[i].name, &batch);
         run_same(&r);
-        expect_fault(ops[i], CLINFER_FAULT_LENGTH, 5, 5, 16);
+        expect_fault(op_descs[i].name, CLINFER_FAULT_LENGTH, 5, 5, 16);
         rig_free(&r);
     }
 }
@@ -130,17 +130,17 @@ Test(faults, position_past_the_table, .init = open_ctx, .fini = close_ctx)
 Test(faults, lengths_from_nowhere, .init = open_ctx, .fini = close_ctx)
 {
     static const uint32_t lengths[] = { 16, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff };
-    for (int i = 0; i < NUM_OPS; i++)
+    for (int i = 0; i < op_num_descs; i++)
         for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
             struct rig r;
-            rig_make(&r, ops[i], NULL);
+            rig_make(&r, op_descs[i].name, NULL);
             rig_u32(&r, "cache_lengths")[2] = lengths[k];
             run_same(&r);
             const struct clinfer_fault f = read_fault();
             const uint32_t next = lengths[k] == 0xffffffff ? lengths[k] : lengths[k] + 1; // saturated
-            cr_assert_eq(f.code, CLINFER_FAULT_LENGTH, "%s: %s", ops[i], clinfer_fault_str(f.code));
+            cr_assert_eq(f.code, CLINFER_FAULT_LENGTH, "%s: %s", op_descs[i].name, clinfer_fault_str(f.code));
             cr_assert(f.value == (f.token == 4 ? lengths[k] : next) && f.token >= 4 && f.token <= 5,
-                      "%s: token %u value %u", ops[i], f.token, f.value);
+                      "%s: token %u value %u", op_descs[i].name, f.token, f.value);
             rig_free(&r);
         }
 }
@@ -148,15 +148,15 @@ Test(faults, lengths_from_nowhere, .init = open_ctx, .fini = close_ctx)
 // The table has 10 rows: token 4 at position 9 takes the last one, token 5 has none.
 Test(faults, position_past_freqs, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.freqs = 10;
-        rig_make(&r, ops[i], &batch);
+        rig_make(&r, op_descs[i].name, &batch);
         run_same(&r);
-        if (has_freqs(i))
-            expect_fault(ops[i], CLINFER_FAULT_POSITION, 5, 5, 10);
-        cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE, "%s", ops[i]);
+        if (freqs_of(&r))
+            expect_fault(op_descs[i].name, CLINFER_FAULT_POSITION, 5, 5, 10);
+        cr_assert_eq(read_fault().code, CLINFER_FAULT_NONE, "%s", op_descs[i].name);
         rig_free(&r);
     }
 }
@@ -164,16 +164,16 @@ Test(faults, position_past_freqs, .init = open_ctx, .fini = close_ctx)
 // A table without a single row, in place of a buffer nothing.
 Test(faults, no_freqs_at_all, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig r;
-        if (!has_freqs(i))
+        rig_make(&r, op_descs[i].name, NULL);
+        clinfer_tensor *freqs = freqs_of(&r);
+        if (!freqs) {
+            rig_free(&r);
             continue;
-        rig_make(&r, ops[i], NULL);
+        }
         cr_assert_eq(rig_open(&r, clinfer_ctx_cl_context(ctx)), CL_SUCCESS);
         cr_assert_eq(rig_upload(&r, clinfer_ctx_queue(ctx)), CL_SUCCESS);
-        clinfer_tensor *freqs = i == ROPE    ? &r.params.rope.freqs_cis
-                                : i == STORE ? &r.params.store.freqs_cis
-                                             : &r.params.decode.freqs_cis;
         freqs->shape[0] = 0;
         freqs->mem = NULL;
         cr_assert_eq(r.op->run(ctx, &r.params, 0, NULL, NULL), CLINFER_OK);
@@ -237,23 +237,23 @@ Test(faults, offsets, .init = open_ctx, .fini = close_ctx)
         { { 0, 3, 4, 0xffffffff }, 0xffffffff, 0 },
         { { 0, 3, 0x80000000, 0xffffffff }, 0xffffffff, 0 },
     };
-    for (int i = 0; i < NUM_OPS; i++)
+    for (int i = 0; i < op_num_descs; i++)
         for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             struct rig r;
-            rig_make(&r, ops[i], NULL);
+            rig_make(&r, op_descs[i].name, NULL);
             memcpy(rig_u32(&r, "input_row_offsets"), cases[k].offsets, sizeof cases[k].offsets);
             cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
             expect_contained(&r);
             const struct clinfer_fault f = read_fault();
-            cr_assert(f.code != CLINFER_FAULT_NONE, "%s: case %zu went unseen", ops[i], k);
+            cr_assert(f.code != CLINFER_FAULT_NONE, "%s: case %zu went unseen", op_descs[i].name, k);
             // A token whose position leaves the table through such offsets may have come first.
             cr_assert(f.code == CLINFER_FAULT_OFFSETS || f.code == CLINFER_FAULT_PAGE ||
                           f.code == CLINFER_FAULT_LENGTH,
-                      "%s: %s", ops[i], clinfer_fault_str(f.code));
+                      "%s: %s", op_descs[i].name, clinfer_fault_str(f.code));
             if (f.code == CLINFER_FAULT_OFFSETS)
                 cr_assert(f.token <= cases[k].last &&
                               (f.value == cases[k].value || f.value == cases[k].offsets[0]),
-                          "%s: case %zu: token %u value %u", ops[i], k, f.token, f.value);
+                          "%s: case %zu: token %u value %u", op_descs[i].name, k, f.token, f.value);
             rig_free(&r);
         }
 }
@@ -261,14 +261,14 @@ Test(faults, offsets, .init = open_ctx, .fini = close_ctx)
 // With offsets that end past T, the tokens there are have their results.
 Test(faults, offsets_past_the_tokens, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.fresh[2] = 3; // seven tokens: no padding
-        rig_make(&r, ops[i], &batch);
+        rig_make(&r, op_descs[i].name, &batch);
         rig_u32(&r, "input_row_offsets")[RIG_REQUESTS] = 9;
         run_same(&r);
-        expect_fault(ops[i], CLINFER_FAULT_OFFSETS, 0, 0, 9);
+        expect_fault(op_descs[i].name, CLINFER_FAULT_OFFSETS, 0, 0, 9);
         rig_free(&r);
     }
 }
@@ -276,18 +276,18 @@ Test(faults, offsets_past_the_tokens, .init = open_ctx, .fini = close_ctx)
 // Nobody reads the record in between: the first fault stays, of whatever op, until it is read.
 Test(faults, the_first_one_stays, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig_batch batch = rig_default;
         struct rig first, second;
-        rig_make(&first, ops[i], NULL);
+        rig_make(&first, op_descs[i].name, NULL);
         rig_u32(&first, "lookup_table")[1] = 1234;
         batch.cached[2] = 15;
-        rig_make(&second, ops[(i + 1) % NUM_OPS], &batch);
+        rig_make(&second, op_descs[(i + 1) % op_num_descs].name, &batch);
         run_same(&first);
         run_same(&second);
-        expect_fault(ops[i], CLINFER_FAULT_PAGE, 0, 2, 1234);
+        expect_fault(op_descs[i].name, CLINFER_FAULT_PAGE, 0, 2, 1234);
         run_same(&second);
-        expect_fault(ops[(i + 1) % NUM_OPS], CLINFER_FAULT_LENGTH, 5, 5, 16);
+        expect_fault(op_descs[(i + 1) % op_num_descs].name, CLINFER_FAULT_LENGTH, 5, 5, 16);
         rig_free(&first);
         rig_free(&second);
     }

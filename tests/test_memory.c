@@ -55,12 +55,10 @@ static void expect_refused(struct rig *r, clinfer_ctx *ctx, clinfer_status statu
 // Each tensor in turn reaches one element past its buffer.
 Test(memory, views_past_their_buffers)
 {
-    static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                       "mla_decode_branch", "kv_store" };
     clinfer_ctx *ctx = open_ctx();
-    for (size_t o = 0; o < sizeof ops / sizeof ops[0]; o++) {
+    for (int o = 0; o < op_num_descs; o++) {
         struct rig r;
-        ready(&r, ctx, ops[o]);
+        ready(&r, ctx, op_descs[o].name);
         for (int i = 0; i < r.num_buffers; i++) {
             const struct op_tensor *t = r.buffer[i].tensor;
             size_t *offset = t->place == OP_BLOCKS
@@ -72,7 +70,7 @@ Test(memory, views_past_their_buffers)
             *offset += RIG_GUARD + 4;
             expect_refused(
                 &r, ctx, CLINFER_ERR_BOUNDS,
-                (const char *const[]){ ops[o], t->place == OP_BLOCKS ? "kv" : t->name, end, size });
+                (const char *const[]){ op_descs[o].name, t->place == OP_BLOCKS ? "kv" : t->name, end, size });
             *offset -= RIG_GUARD + 4;
         }
         run_right(&r, ctx);

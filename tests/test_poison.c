@@ -9,10 +9,6 @@
 
 TestSuite(poison, .timeout = 120);
 
-static const char *const ops[] = { "fused_qk_rope", "rms_norm_kv_cache", "mla_fused_rope_rmsnorm",
-                                   "mla_decode_branch", "kv_store" };
-enum { NUM_OPS = sizeof ops / sizeof ops[0] };
-
 static clinfer_ctx *ctx;
 
 static void open_ctx(void)
@@ -38,10 +34,10 @@ static void run_same(struct rig *r, const char *op, const struct rig_batch *batc
 
 static void expect_equal(const struct rig_batch *one, const struct rig_batch *other)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig a, b;
-        run_same(&a, ops[i], one);
-        run_same(&b, ops[i], other);
+        run_same(&a, op_descs[i].name, one);
+        run_same(&b, op_descs[i].name, other);
         cr_assert(rig_equal(&a, &b), "%s", a.note);
         rig_free(&a);
         rig_free(&b);
@@ -117,14 +113,14 @@ Test(poison, page_edges, .init = open_ctx, .fini = close_ctx)
             { { 2 * S, 2 * S - 1, S }, { 0, 6, 1 } }, { { 0, 0, 0 }, { 0, 0, 0 } },
         };
         for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
-            for (int i = 0; i < NUM_OPS; i++) {
+            for (int i = 0; i < op_num_descs; i++) {
                 struct rig_batch batch = rig_default;
                 struct rig r;
                 batch.page_size = S;
                 batch.columns = (2 * S + 7 + S - 1) / S;
                 memcpy(batch.cached, cases[c].cached, sizeof batch.cached);
                 memcpy(batch.fresh, cases[c].fresh, sizeof batch.fresh);
-                run_same(&r, ops[i], &batch);
+                run_same(&r, op_descs[i].name, &batch);
                 rig_free(&r);
             }
     }
@@ -133,27 +129,27 @@ Test(poison, page_edges, .init = open_ctx, .fini = close_ctx)
 // A table that ends with the last page in use.
 Test(poison, exact_table, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.cached[2] = 10;
         batch.columns = 3;
-        run_same(&r, ops[i], &batch);
+        run_same(&r, op_descs[i].name, &batch);
         rig_free(&r);
     }
 }
 
 Test(poison, twenty_repeats, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig first, r;
-        run_same(&first, ops[i], NULL);
+        run_same(&first, op_descs[i].name, NULL);
         for (int n = 0; n < 20; n++) {
-            rig_make(&r, ops[i], NULL);
+            rig_make(&r, op_descs[i].name, NULL);
             cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
             for (int b = 0; b < r.num_buffers; b++)
                 cr_assert(!memcmp(r.buffer[b].got, first.buffer[b].got, r.buffer[b].size), "%s: repeat %d",
-                          ops[i], n);
+                          op_descs[i].name, n);
             rig_free(&r);
         }
         rig_free(&first);
@@ -222,16 +218,16 @@ Test(poison, pages_past_32_bits)
         cr_skip_test("no buffer of %zu bytes: %s, the device allocates at most %llu", size,
                      clinfer_status_str((clinfer_status) err), (unsigned long long) info.max_alloc);
     }
-    for (int i = 0; i < NUM_OPS; i++) {
+    for (int i = 0; i < op_num_descs; i++) {
         struct rig dense, apart;
-        run_strided(&dense, ops[i], 0, NULL);
-        run_strided(&apart, ops[i], stride, sparse);
+        run_strided(&dense, op_descs[i].name, 0, NULL);
+        run_strided(&apart, op_descs[i].name, stride, sparse);
         cr_assert(memcmp(rig_buffer(&dense, "kv_blocks")->got, rig_buffer(&dense, "kv_blocks")->initial,
                          rig_buffer(&dense, "kv_blocks")->size),
-                  "%s wrote nothing", ops[i]);
+                  "%s wrote nothing", op_descs[i].name);
         for (int b = 0; b < dense.num_buffers; b++)
             cr_assert(!memcmp(dense.buffer[b].got, apart.buffer[b].got, dense.buffer[b].size),
-                      "%s: %s differs", ops[i], dense.buffer[b].tensor->name);
+                      "%s: %s differs", op_descs[i].name, dense.buffer[b].tensor->name);
         rig_free(&dense);
         rig_free(&apart);
     }

@@ -42,17 +42,19 @@ static clinfer_ctx *open_profiled(cl_command_queue_properties properties, clinfe
 
 Test(profile, each_launch)
 {
-    static const int launches[] = { 1, 1, 1, 6, 1 };
     clinfer_ctx *owner = open_ctx(NULL);
     for (int ordered = 0; ordered < 2; ordered++) {
         clinfer_ctx *ctx = open_profiled(
             CL_QUEUE_PROFILING_ENABLE | (ordered ? 0 : CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE), owner);
-        for (int i = 0, total = 0; i < NUM_OPS; i++) {
+        for (int i = 0; i < op_num_descs; i++) {
+            struct clinfer_ctx_stats stats;
             struct rig r;
-            rig_make(&r, ops[i], NULL);
-            expected_op = ops[i];
+            rig_make(&r, op_descs[i].name, NULL);
+            expected_op = op_descs[i].name;
             cr_assert_eq(rig_run(&r, ctx), CLINFER_OK);
-            wait_for(total += launches[i]);
+            clinfer_ctx_stats(ctx, &stats);
+            cr_assert_gt(stats.launches, (uint64_t) i);
+            wait_for((int) stats.launches);
             rig_free(&r);
         }
         clinfer_ctx_destroy(&ctx);

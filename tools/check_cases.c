@@ -52,6 +52,13 @@ static const struct synth_batch *const few[] = { &ragged, &one, &two, &far, NULL
 #define BLOCKS(n, k)    "n_scale_granularity=" #n " k_scale_granularity=" #k " "
 #define WINDOW(mask, w) "mask=" #mask " local_window_size=" #w
 
+// W is V's head size: D where V lies in the second plane. u, w: planes and scales a head of V's own cache.
+#define K_ROWS(t, k, d)    "K=" #k " D=" #d " k=" #t " "
+#define V_ROWS(t, d)       "v=" #t " W=" #d " "
+#define BOTH(t, k, d)      "p=2 K=" #k " D=" #d " k=" #t " v=" #t " W=" #d " "
+#define OWN_V(t)           "v_blocks=" #t " u=1 "
+#define OWN_V_SCALED(g, w) "v_blocks=F8_E4M3 u=1 v_scales=F32 v_scale_granularity=" #g " w=" #w " "
+
 static const struct {
     struct synth call;
     const struct synth_batch *const *batches;
@@ -185,6 +192,33 @@ static const struct {
     ROW("deepseek", many,
         "H=16 C=512 R=64 D=576 N=128 X=192 V=128 scale=0.07 " DECODE(BF16, BF16, F32)
             BF16 QUANTISED(4, 1, 1, 4) BLOCKS(128, 128)),
+#undef ROW
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "kv_store", name, text }, rows, false                                                              \
+    }
+    ROW("f32", BOTH(F32, 2, 64) F32),
+    ROW("bf16", BOTH(BF16, 8, 128) BF16),
+    ROW("f32-f16", BOTH(F32, 9, 32) F16),
+    ROW("f32-bf16", BOTH(F32, 1, 64) BF16),
+    ROW("bf16-f16", BOTH(BF16, 3, 64) F16),
+    ROW("f16-bf16", BOTH(F16, 5, 40) BF16),
+    ROW("f16-f32-odd", BOTH(F16, 3, 13) F32),
+    ROW("bf16-odd", BOTH(BF16, 2, 27) BF16),
+    ROW("bf16-f8", BOTH(BF16, 2, 128) F8),
+    ROW("f32-f8-odd", BOTH(F32, 3, 19) F8),
+    ROW("bf16-scaled", BOTH(BF16, 2, 64) SCALED(32, 2)),
+    ROW("f32-scaled-tail", BOTH(F32, 3, 80) SCALED(24, 4)),
+    ROW("f16-scaled-whole", BOTH(F16, 40, 48) SCALED(64, 1)),
+    ROW("k-only", "p=2 " K_ROWS(F16, 4, 64) F16),
+    ROW("mla-bf16", "p=1 " K_ROWS(BF16, 1, 576) BF16),
+    ROW("mla-scaled", "p=1 " K_ROWS(BF16, 1, 576) SCALED(64, 9)),
+    ROW("two-types", "p=2 " K_ROWS(BF16, 2, 64) V_ROWS(F32, 64) BF16),
+    ROW("own-v", "p=1 " K_ROWS(BF16, 4, 128) V_ROWS(BF16, 72) BF16 OWN_V(F16)),
+    ROW("own-v-second-plane-stays", "p=2 " K_ROWS(F32, 3, 20) V_ROWS(F32, 20) F32 OWN_V(F8_E4M3)),
+    ROW("own-v-scaled-tail", "p=1 " K_ROWS(BF16, 2, 40) V_ROWS(F16, 56) BF16 OWN_V_SCALED(24, 3)),
+    ROW("both-scaled", "p=1 " K_ROWS(F32, 5, 27) V_ROWS(F32, 64) SCALED(8, 4) OWN_V_SCALED(32, 2)),
 #undef ROW
 };
 

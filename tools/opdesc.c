@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../ref/ref.h"
+#include "ops_list.h"
 
 enum {
     U32 = 1u << CLINFER_U32,
@@ -129,11 +130,7 @@ static const struct op_scalar kv_store_scalars[] = {
     {                                                                                                        \
         ref_##op(params);                                                                                    \
     }
-WRAPPERS(fused_qk_rope)
-WRAPPERS(rms_norm_kv_cache)
-WRAPPERS(mla_fused_rope_rmsnorm)
-WRAPPERS(mla_decode_branch)
-WRAPPERS(kv_store)
+CLF_OPS(WRAPPERS)
 
 #define DESC_FIELDS(op, reads_context)                                                                       \
 #op, sizeof(struct clinfer_##op##_params), FIELD(op, kv), FIELD(op, batch), FIELD(op, layer_idx),        \
@@ -151,6 +148,8 @@ const struct op_desc op_descs[] = {
     { DESC_FIELDS(kv_store, false), FIELD(kv_store, kv_v) },
 };
 const int op_num_descs = COUNT(op_descs);
+#define AND_ONE(op) +1
+_Static_assert(COUNT(op_descs) == 0 CLF_OPS(AND_ONE), "each of meson.build's ops wants a DESC");
 
 const struct op_desc *op_find(const char *name)
 {

@@ -40,46 +40,51 @@ static void assert_same_launch(const struct clf_launch *a, const struct clf_laun
     cr_assert_arr_eq(a->local, b->local, sizeof a->local);
 }
 
-static const struct clinfer_fused_qk_rope_params *rope;
-static const struct clinfer_rms_norm_kv_cache_params *norm;
-static const struct clinfer_mla_fused_rope_rmsnorm_params *store_params;
-static const struct clinfer_mla_decode_branch_params *decode, *decode_fp8;
-static const struct clinfer_kv_store_params *kv_store;
+// The calls that are planned.
+static struct {
+    const struct clf_op *op;
+    const void *params;
+    clinfer_gemm gemm;
+} plans[16];
+static int num_plans;
 
 static clinfer_status plan_each(int i, struct clf_plan *plan)
 {
-    const void *const params[] = { rope, norm, store_params, decode, decode_fp8, decode_fp8, kv_store };
-    static const struct clf_op *const ops[] = { &clf_op_fused_qk_rope,          &clf_op_rms_norm_kv_cache,
-                                                &clf_op_mla_fused_rope_rmsnorm, &clf_op_mla_decode_branch,
-                                                &clf_op_mla_decode_branch,      &clf_op_mla_decode_branch,
-                                                &clf_op_kv_store };
     struct clf_caps caps = fixture_caps;
-    caps.gemm = i == 5 ? CLINFER_GEMM_CLBLAST : CLINFER_GEMM_OWN;
-    return clf_plan(plan, ops[i], params[i], &caps, CLF_CALL);
+    caps.gemm = plans[i].gemm;
+    return clf_plan(plan, plans[i].op, plans[i].params, &caps, CLF_CALL);
 }
-enum { NUM_PLANS = 7 };
+
+#define ADD(name, good, by)                                                                                  \
+    do {                                                                                                     \
+        static struct clinfer_##name##_params params;                                                        \
+        params = good();                                                                                     \
+        plans[num_plans].op = &clf_op_##name;                                                                \
+        plans[num_plans].params = &params;                                                                   \
+        plans[num_plans++].gemm = by;                                                                        \
+    } while (0)
 
 static void set_up_all(void)
 {
-    static struct clinfer_fused_qk_rope_params a;
-    static struct clinfer_rms_norm_kv_cache_params b;
-    static struct clinfer_mla_fused_rope_rmsnorm_params c;
-    static struct clinfer_mla_decode_branch_params d, e;
-    static struct clinfer_kv_store_params f;
-    a = good_rope(), b = good_norm(), c = good_store(), d = good_decode(), e = good_decode_fp8(),
-    f = good_kv_store();
-    rope = &a, norm = &b, store_params = &c, decode = &d, decode_fp8 = &e, kv_store = &f;
+    num_plans = 0;
+    ADD(fused_qk_rope, good_rope, CLINFER_GEMM_OWN);
+    ADD(rms_norm_kv_cache, good_norm, CLINFER_GEMM_OWN);
+    ADD(mla_fused_rope_rmsnorm, good_store, CLINFER_GEMM_OWN);
+    ADD(mla_decode_branch, good_decode, CLINFER_GEMM_OWN);
+    ADD(mla_decode_branch, good_decode_fp8, CLINFER_GEMM_OWN);
+    ADD(mla_decode_branch, good_decode_fp8, CLINFER_GEMM_CLBLAST);
+    ADD(kv_store, good_kv_store, CLINFER_GEMM_OWN);
 }
 
 // Whatever the memory held before, and whatever was planned in between.
 Test(plan_pure, planning_is_pure, .init = set_up_all)
 {
     static struct clf_plan a, b;
-    for (int i = 0; i < NUM_PLANS; i++) {
+    for (int i = 0; i < num_plans; i++) {
         memset(&a, 0, sizeof a);
         memset(&b, 0xA5, sizeof b);
         cr_assert_eq(plan_each(i, &a), CLINFER_OK, "%s", a.error);
-        cr_assert_eq(plan_each((i + 1) % NUM_PLANS, &b), CLINFER_OK, "%s", b.error);
+        cr_assert_eq(plan_each((i + 1) % num_plans, &b), CLINFER_OK, "%s", b.error);
         cr_assert_eq(plan_each(i, &b), CLINFER_OK, "%s", b.error);
         cr_assert_eq(a.num_launches, b.num_launches);
         cr_assert_eq(a.num_views, b.num_views);
@@ -145,7 +150,7 @@ Test(plan_pure, planning_allocates_nothing, .init = set_up_all)
     cr_assert_eq(allocations, 1, "the counter does not count");
     allocations = 0;
     counting = 1;
-    for (int i = 0; i < NUM_PLANS && !st; i++)
+    for (int i = 0; i < num_plans && !st; i++)
         st = plan_each(i, &plan);
     counting = 0;
     cr_assert_eq(st, CLINFER_OK, "%s", plan.error);
