@@ -51,10 +51,10 @@ run_tests() {
     done
 }
 
-run_tests build all --no-suite long
+run_tests build all --no-suite long --no-suite injection
 if $long; then
     run_tests build long --suite long
 fi
 run_tests build-asan-gcc asan --suite unit --suite tools --suite examples --suite engine
-run_tests build-asan-clang asan --suite unit --suite tools --suite bench --suite op
+OPTEST_SHARE=4 run_tests build-asan-clang asan --suite unit --suite bench --suite op
 python3 tests/summary.py --reports $reports --broken $broken $logs
