@@ -17,6 +17,7 @@ static inline clinfer_status try_open(struct clinfer_ctx_params params, clinfer_
 {
     params.gemm = gemm;
     params.cache_dir = "";
+    params.no_self_check = getenv("CLINFER_TEST_UNCHECKED") != NULL; // broken kernels run (sabotage.py)
     params.error = error;
     params.error_size = sizeof error;
     return clinfer_ctx_create(&ctx, &params);
