@@ -31,6 +31,25 @@ Test(mla_decode_branch, one_key)
     ot_close(&d);
 }
 
+// Rotated past the end of fp8, a new row saturates.
+Test(mla_decode_branch, cache_row_saturates)
+{
+    struct ot_device d = ot_open(0);
+    const struct ot_batch b = ot_one_request(0, 1, 2);
+    struct mla_shape s = mla_plain;
+    s.cache = 3;
+    struct ot_call c = mla_prepared(&s, &b, "mla saturates");
+    for (int64_t k = 0; k < s.rope; k++) {
+        ot_set_row(&c, 0, 0, 0, s.latent + k, 448);
+        ot_set(&c, "freqs_cis", 0, k, 0, 1);
+    }
+    ot_check(&c, &d);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 0, 0, s.latent), 0);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 0, 0, s.latent + 1), 448);
+    ot_free(&c);
+    ot_close(&d);
+}
+
 // Scores of 1e30 leave one key; scores of -inf leave none, and 0 comes out.
 Test(mla_decode_branch, extreme_scores)
 {
@@ -163,7 +182,7 @@ Test(mla_decode_branch, fewer_capabilities)
 Test(mla_decode_branch, pages_far_apart)
 {
     struct ot_device d = ot_open(0);
-    const struct ot_batch b = ot_one_request(3, 2, 2);
+    const struct ot_batch b = ot_one_request(1, 4, 2); // new rows on every page
     struct mla_shape s = mla_plain;
     s.cache = 3;
     struct ot_random r = ot_seeded("mla far", 0);
