@@ -26,13 +26,14 @@ BF16_ROUND = ("lib/bf16.clh", "select(u + 0x7fffu + ((u >> 16) & 1u),", "select(
 PUT_TAIL = ("lib/format.clh", "            p[i] = lane[i];", "            if (i < n - 1) p[i] = lane[i];")
 ROW_AMAX = ("lib/quant.clh", "divide(amax_of(x, n), 448.0f)", "divide(amax_of(x, n), 440.0f)")
 GROUP_AMAX = ("lib/local_row.clh", "min(as_float(scales[g]), bound), 448.0f", "min(as_float(scales[g]), bound), 440.0f")
-WEIGHT_SCALE = ("lib/weights.clh", "return w * lanes_of_groups(m->scales + row / ROW_BLOCK * m->scales_stride, k, columns, COLUMN_BLOCK);",
+WEIGHT_SCALE = ("lib/weights.clh",
+                "return w * lanes_of_groups(m->scales + row / ROW_BLOCK * m->scales_stride, k, columns, COLUMN_BLOCK);",
                 "return w;")
 
 # Reductions of a work-group
-REDUCTION = ("lib/group.clh", "scratch[ITEM] = x;                                                                          \\\n"
-             "        barrier(CLK_LOCAL_MEM_FENCE);", "scratch[ITEM] = x;")
-SCALES_BARRIER = ("lib/local_row.clh", "    barrier(CLK_LOCAL_MEM_FENCE);\n    for (int g = ITEM; g < groups; g += GROUP_ITEMS) {\n",
+REDUCTION = ("lib/group.clh", "            barrier(CLK_LOCAL_MEM_FENCE);" + 59 * " " + "\\\n        }", "        }")
+SCALES_BARRIER = ("lib/local_row.clh",
+                  "    barrier(CLK_LOCAL_MEM_FENCE);\n    for (int g = ITEM; g < groups; g += GROUP_ITEMS) {\n",
                   "    for (int g = ITEM; g < groups; g += GROUP_ITEMS) {\n")
 
 NO_BARRIER = "no barriers in the row set"
