@@ -157,7 +157,7 @@ GROUP = {
                         "mla_decode_branch_edges:mla_decode_branch/weights_far_apart"),
         "mask": ("group/matmul.cl", "if (t < (int) count && valid[valid_at + t])\n            FORMAT(Y_T",
                  "if (t < (int) count)\n            FORMAT(Y_T",
-                 "cases:mla_decode_padding_rows"),
+                 "mla_decode_branch_schedule:mla_decode_branch/workspace"),
         "barrier": ("group/matmul.cl", "        barrier(CLK_LOCAL_MEM_FENCE);\n#pragma unroll 8", "#pragma unroll 8",
                     "cases:mla_decode_bf16_weights"),
         "tail loop": ("group/matmul.cl", "k0 < COLUMNS; k0 += STEP", "k0 + STEP <= COLUMNS; k0 += STEP",
