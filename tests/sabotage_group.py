@@ -182,7 +182,7 @@ GROUP = {
         "< for <=": NO_LANES_LEFT,
         "scale": ("group/matmul_finish.cl", " * alpha, n);", ", n);", "gemm:gemm/group_set"),
         "rounding": ("group/matmul_finish.cl", "FORMAT(ROUND_T, round)(f32_load(from + i, n))", "f32_load(from + i, n)",
-                     "gemm:gemm/group_set"),
+                     "gemm:gemm/case_files"),
         "saturation": NOT_FP8,
         "64-bit cast": CLBLAST_32,
         "mask": ("group/matmul_finish.cl", "if (t >= count || !valid[valid_at + t])", "if (t >= count)", "gemm:gemm/group_set"),
