@@ -66,7 +66,8 @@ def fault_of(cell):
     if program == "cases":
         return "" if any(what in f for f in os.listdir(data)) else f"no case file has {what}"
     suite, test = what.split("/")
-    return "" if f"Test({suite}, {test}" in read(tests, f"test_{program}.c") else f"tests/test_{program}.c has no {what}"
+    there = re.search(rf"Test\({suite}, {test}\b", read(tests, f"test_{program}.c"))
+    return "" if there else f"tests/test_{program}.c has no {what}"
 
 
 def check_table():
