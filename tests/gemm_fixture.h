@@ -15,8 +15,12 @@ static char error[512];
 
 static inline clinfer_status try_open(struct clinfer_ctx_params params, clinfer_gemm gemm)
 {
+    const char *set = getenv("OPTEST_SET"); // as the op tests take it: for those that name no set
+    if (set && !strcmp(set, "group") && params.kernel_set == CLINFER_SET_AUTO)
+        params.kernel_set = CLINFER_SET_GROUP;
     params.gemm = gemm;
     params.cache_dir = "";
+    params.no_self_check = getenv("CLINFER_TEST_UNCHECKED") != NULL; // broken kernels run (sabotage.py)
     params.error = error;
     params.error_size = sizeof error;
     return clinfer_ctx_create(&ctx, &params);

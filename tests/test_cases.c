@@ -16,7 +16,7 @@ static void check_file(const struct ot_device *d, const char *name)
 }
 
 // Splits the files of the folder among `parts` tests. OPTEST_CASE: only files whose name has that text, all
-// in the first.
+// in the first; kernels are then run as they are, without the engine's own check.
 static void check_part(int part, int parts)
 {
     const char *only = getenv("OPTEST_CASE");
@@ -24,7 +24,7 @@ static void check_part(int part, int parts)
         cr_skip_test("OPTEST_CASE=%s: all files are in the first part", only);
     if (only)
         parts = 1;
-    struct ot_device d = ot_open_checked();
+    struct ot_device d = only ? ot_open(0) : ot_open_checked();
     struct clinfer_ctx_stats stats;
     struct dirent **entries;
     const int count = scandir(ot_data_dir(), &entries, NULL, alphasort);
@@ -39,7 +39,7 @@ static void check_part(int part, int parts)
     free(entries);
     cr_assert(files > 0, "%s holds no case", ot_data_dir());
     clinfer_ctx_stats(d.ctx, &stats);
-    cr_expect_gt(stats.self_checks, 0);
+    cr_expect(only || stats.self_checks > 0);
     cr_expect_eq(stats.disabled, 0, "a right kernel failed its self-check");
     ot_close(&d);
 }

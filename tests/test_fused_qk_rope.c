@@ -243,6 +243,35 @@ Test(fused_qk_rope, closed_form)
     ot_close(&d);
 }
 
+// Ties go to even, what is past one goes up, and fp8 saturates: pairs of q and K at chosen cosines and sines.
+Test(fused_qk_rope, rounds_and_saturates)
+{
+    static const double cosine[4] = { 1.0625, 1.1875, 1 + 0x1p-8 + 0x1p-12, 1 };
+    struct ot_device d = ot_open(0);
+    const struct ot_batch b = ot_one_request(2, 1, 2);
+    struct shape s = plain;
+    s.interleaved = 1;
+    s.cache = 3;
+    s.q = CLINFER_BF16;
+    struct ot_random r = ot_seeded("rope rounds", 0);
+    struct ot_call c;
+    begin(&c, &s, &b, &r);
+    ot_place(&c);
+    for (int64_t k = 0; k < 8; k++) {
+        const double x = k >= 6 ? 448 : 1 - k % 2;
+        ot_set(&c, "q_proj", 0, 0, k, x);
+        ot_set_row(&c, 0, 2, 0, k, x);
+        ot_set(&c, "freqs_cis", 2, k, 0, k % 2 ? k == 7 : cosine[k / 2]);
+    }
+    ot_check(&c, &d);
+    cr_expect_eq(ot_get(&c, "output", OT_GOT, 0, 0, 4), 1 + 0x1p-7);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 2, 0, 0), 1);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 2, 0, 2), 1.25);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 2, 0, 7), 448);
+    ot_free(&c);
+    ot_close(&d);
+}
+
 static void check_end(const struct ot_device *d, const struct shape *s, int64_t rows)
 {
     const struct ot_batch b = ot_one_request(6, 2, 4);

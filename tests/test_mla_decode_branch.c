@@ -189,3 +189,37 @@ Test(mla_decode_branch, quantised_query)
     cr_expect(out[0] == out[1] && out[0] != 0, "%g, %g", out[0], out[1]);
     ot_close(&d);
 }
+
+// raw of one token that sees itself alone: its row, whose gamma is `g`, but for dim 0 `first`; w_uv takes dim
+// 0.
+static double raw_of(const struct ot_device *d, double first, double g)
+{
+    struct mla_shape s = mla_plain;
+    s.q = CLINFER_BF16;
+    s.weights = CLINFER_F8_E4M3;
+    const struct ot_batch b = ot_one_request(0, 1, 2);
+    struct ot_random r = ot_seeded("mla decode raw", 0);
+    struct ot_call c;
+    mla_begin(&c, &s, &b, &r)->epsilon = 0;
+    ot_place(&c);
+    for (int64_t k = 0; k < s.latent; k++) {
+        ot_set_row(&c, 0, 0, 0, k, 1);
+        ot_set(&c, "kv_norm_gamma", k, 0, 0, k ? g : first);
+        ot_set(&c, "w_uv", 0, 0, k, k == 0);
+    }
+    ot_set(&c, "w_uv_scale", 0, 0, 0, 1);
+    ot_check(&c, d);
+    const double raw = ot_get(&c, "output", OT_GOT, 0, 0, 0);
+    ot_free(&c);
+    return raw;
+}
+
+// raw is rounded to q's type, which makes a little past a tie of fp8 the tie, then quantised with q_nope's
+// bound.
+Test(mla_decode_branch, quantised_raw)
+{
+    struct ot_device d = ot_open(0);
+    cr_expect_eq(raw_of(&d, 1.0625 + 0x1p-12, 448), 1);
+    cr_expect_eq(raw_of(&d, 5000, 5000), 1200);
+    ot_close(&d);
+}

@@ -31,6 +31,25 @@ Test(mla_decode_branch, one_key)
     ot_close(&d);
 }
 
+// Rotated past the end of fp8, a new row saturates.
+Test(mla_decode_branch, cache_row_saturates)
+{
+    struct ot_device d = ot_open(0);
+    const struct ot_batch b = ot_one_request(0, 1, 2);
+    struct mla_shape s = mla_plain;
+    s.cache = 3;
+    struct ot_call c = mla_prepared(&s, &b, "mla saturates");
+    for (int64_t k = 0; k < s.rope; k++) {
+        ot_set_row(&c, 0, 0, 0, s.latent + k, 448);
+        ot_set(&c, "freqs_cis", 0, k, 0, 1);
+    }
+    ot_check(&c, &d);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 0, 0, s.latent), 0);
+    cr_expect_eq(ot_get_row(&c, OT_GOT, 0, 0, 0, s.latent + 1), 448);
+    ot_free(&c);
+    ot_close(&d);
+}
+
 // Scores of 1e30 leave one key; scores of -inf leave none, and 0 comes out.
 Test(mla_decode_branch, extreme_scores)
 {
@@ -163,7 +182,7 @@ Test(mla_decode_branch, fewer_capabilities)
 Test(mla_decode_branch, pages_far_apart)
 {
     struct ot_device d = ot_open(0);
-    const struct ot_batch b = ot_one_request(3, 2, 2);
+    const struct ot_batch b = ot_one_request(1, 4, 2); // new rows on every page
     struct mla_shape s = mla_plain;
     s.cache = 3;
     struct ot_random r = ot_seeded("mla far", 0);
@@ -171,5 +190,52 @@ Test(mla_decode_branch, pages_far_apart)
     mla_begin(&c, &s, &b, &r);
     ot_check_far(&c, &d);
     ot_free(&c);
+    ot_close(&d);
+}
+
+struct far_weights {
+    const struct ot_device *d;
+    cl_mem mem; // heads of w_uk, `far` elements apart
+};
+enum { WEIGHT_BYTES = 20 * 64 }; // of a head, at most
+static const int64_t far = (INT64_C(1) << 32) + 64;
+
+static void use_far_weights(struct ot_call *c, void *params)
+{
+    const struct far_weights *f = c->adjust_priv;
+    clinfer_tensor *w = &((struct clinfer_mla_decode_branch_params *) params)->w_uk;
+    const size_t bytes = (size_t) ((w->shape[1] - 1) * w->stride[1] + w->shape[2]);
+    cr_assert(bytes <= WEIGHT_BYTES && w->stride[1] && w->dtype == CLINFER_F8_E4M3);
+    for (int64_t h = 0; h < w->shape[0]; h++)
+        cr_assert_eq(clEnqueueCopyBuffer(f->d->queue, w->mem, f->mem, w->offset + (size_t) (h * w->stride[0]),
+                                         (size_t) (h * far), bytes, 0, NULL, NULL),
+                     CL_SUCCESS);
+    w->mem = f->mem;
+    w->offset = 0;
+    w->stride[0] = far;
+}
+
+Test(mla_decode_branch, weights_far_apart)
+{
+    struct ot_device d = ot_open(0);
+    struct clinfer_device_info info;
+    struct far_weights f = { .d = &d };
+    const size_t bytes = (size_t) far + WEIGHT_BYTES;
+    struct mla_shape s = mla_plain;
+    s.weights = CLINFER_F8_E4M3;
+    clinfer_ctx_device_info(d.ctx, &info);
+    if (info.max_alloc < bytes)
+        cr_skip_test("the device allocates at most %llu bytes at once, %zu are needed",
+                     (unsigned long long) info.max_alloc, bytes);
+    cl_int err;
+    f.mem = clCreateBuffer(d.cl, CL_MEM_READ_WRITE, bytes, NULL, &err);
+    cr_assert_eq(err, CL_SUCCESS);
+    const struct ot_batch b = ot_one_request(3, 2, 2);
+    struct ot_call c = mla_prepared(&s, &b, "mla far weights");
+    c.adjust = use_far_weights;
+    c.adjust_priv = &f;
+    mla_check(&c, &d);
+    ot_free(&c);
+    (void) clReleaseMemObject(f.mem);
     ot_close(&d);
 }
