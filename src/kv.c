@@ -19,9 +19,8 @@ bool clf_kv_resolve(const clinfer_kv_cache *kv, struct clf_kv_layout *l)
 {
     int64_t heads;
     *l = (struct clf_kv_layout){ .planes = kv->planes ? kv->planes : 2,
-                                 .layers = kv->num_layers ? kv->num_layers : 1 };
-    if (kv->scale_group > 0)
-        l->groups = (kv->head_size - 1) / kv->scale_group + 1;
+                                 .layers = kv->num_layers ? kv->num_layers : 1,
+                                 .groups = clf_scale_groups(kv) };
     return !__builtin_mul_overflow(kv->page_size, kv->num_heads, &heads) &&
            heads <= INT64_MAX / (kv->head_size + 1) &&
            strides_of(heads * kv->head_size, l, kv->layer_stride, kv->kv_stride, kv->page_stride, &l->layer,

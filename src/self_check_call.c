@@ -100,7 +100,7 @@ static void shape_cache(struct clf_check *k, size_t field)
     b->cache = field;
     if (!kv->scale_group)
         return;
-    const int64_t groups = (kv->head_size - 1) / kv->scale_group + 1;
+    const int64_t groups = clf_scale_groups(kv);
     b = add_buffer(k, "kv scales", field + offsetof(clinfer_kv_cache, scales), CLINFER_F32, rows * groups,
                    groups);
     b->role = CLF_CHECK_CACHE;

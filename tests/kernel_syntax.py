@@ -70,7 +70,7 @@ GROUP_KERNELS = {
     "weights_f32": in_group("weights_f32"),
     "matmul_finish": in_group("matmul_finish"),
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
-    "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
+    "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
 }
 SETS = {"row": KERNELS, "group": GROUP_KERNELS}

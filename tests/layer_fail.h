@@ -17,12 +17,23 @@
     X(clFlush)                                                                                               \
     X(clGetCommandQueueInfo)                                                                                 \
     X(clGetDeviceIDs)                                                                                        \
-    X(clGetDeviceInfo) X(clGetEventInfo) X(clGetEventProfilingInfo) X(clGetMemObjectInfo)                    \
-        X(clGetPlatformIDs) X(clGetPlatformInfo) X(clGetKernelWorkGroupInfo) X(clGetProgramBuildInfo)        \
-            X(clGetProgramInfo) X(clSetEventCallback) X(clSetKernelArg) X(clWaitForEvents)                   \
-                X(clRetainCommandQueue) X(clRetainContext) X(clRetainEvent) X(clReleaseCommandQueue)         \
-                    X(clReleaseContext) X(clReleaseEvent) X(clReleaseKernel) X(clReleaseMemObject)           \
-                        X(clReleaseProgram)
+    X(clGetDeviceInfo)                                                                                       \
+    X(clGetEventInfo)                                                                                        \
+    X(clGetEventProfilingInfo)                                                                               \
+    X(clGetMemObjectInfo)                                                                                    \
+    X(clGetPlatformIDs)                                                                                      \
+    X(clGetPlatformInfo)                                                                                     \
+    X(clGetKernelWorkGroupInfo)                                                                              \
+    X(clGetProgramBuildInfo)                                                                                 \
+    X(clGetProgramInfo)                                                                                      \
+    X(clSetEventCallback)                                                                                    \
+    X(clSetKernelArg)                                                                                        \
+    X(clWaitForEvents)                                                                                       \
+    X(clRetainCommandQueue)                                                                                  \
+    X(clRetainContext)                                                                                       \
+    X(clRetainEvent)                                                                                         \
+    X(clReleaseCommandQueue)                                                                                 \
+    X(clReleaseContext) X(clReleaseEvent) X(clReleaseKernel) X(clReleaseMemObject) X(clReleaseProgram)
 #define LAYER_OBJECT_FUNCTIONS(X)                                                                            \
     X(clCreateBuffer)                                                                                        \
     X(clCreateCommandQueue)                                                                                  \
@@ -38,9 +49,9 @@ struct layer_control {
     int (*fired)(void);                  // whether it has
     long (*calls)(const char *function); // since the last arm; -1: not a function of the layer's
     long (*live)(void);                  // objects created and retained less those released, on or not
-    // Of devices: "no_compiler", "tiny_alloc", "small_alloc", "big_endian", "opencl11", "unavailable", "driver"
-    // (another version), "gpu", "accelerator", "accelerator_local" (memory). "failed_event": events have ended
-    // with an error, while on. NULL: none.
+    // Of devices: "no_compiler", "tiny_alloc", "small_alloc", "big_endian", "opencl11", "unavailable",
+    // "driver" (another version), "gpu", "accelerator", "accelerator_local" (memory). "failed_event": events
+    // have ended with an error, while on. NULL: none.
     void (*lie)(const char *what);
 };
 

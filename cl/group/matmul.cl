@@ -14,8 +14,12 @@
 #error "matmul wants a register tile of GROUP_ROWS x GROUP_TOKENS for each of the GROUP_ITEMS"
 #endif
 
+#if (ROW_TILE != 1 && ROW_TILE != LANES) || (TOKEN_TILE != 1 && TOKEN_TILE != LANES)
+#error "matmul wants 1 or LANES as ROW_TILE and TOKEN_TILE"
+#endif
+
 #define ROW_ITEMS (GROUP_ROWS / ROW_TILE)
-// Columns in local memory at a time: MATMUL_STEP of src/tune.h.
+// Columns in local memory at a time: MATMUL_STEP of src/tune.c.
 #define STEP 32
 #define STEP_VECTORS (STEP / LANES)
 
@@ -57,8 +61,10 @@ GROUP_KERNEL void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM
     for (int k0 = 0; k0 < COLUMNS; k0 += STEP) {
         for (int i = ITEM; i < GROUP_ROWS * STEP_VECTORS; i += GROUP_ITEMS) {
             const int r = i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
-            put_vector(first + r < ROWS && k0 + k < COLUMNS ? load_weights(&m, first + r, k0 + k, COLUMNS) : (floatn) 0.0f, ws, k, r,
-                       GROUP_ROWS);
+            floatn v = 0.0f;
+            if (first + r < ROWS && k0 + k < COLUMNS)
+                v = load_weights(&m, first + r, k0 + k, COLUMNS);
+            put_vector(v, ws, k, r, GROUP_ROWS);
         }
         for (int i = ITEM; i < GROUP_TOKENS * STEP_VECTORS; i += GROUP_ITEMS) {
             const int t = t0 + i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;

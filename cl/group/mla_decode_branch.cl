@@ -51,7 +51,7 @@ GROUP_KERNEL void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma)
     struct token tok;
     if (ITEM == 0)
         check_offsets(&c, t);
-    const bool found = find_token(&c, t, &tok) && (!ROPE_DIM || check_position(&c, t, tok.position, freqs_rows));
+    const bool found = find_token(&c, t, &tok) && check_angles(&c, t, tok.position, freqs_rows);
     if (ITEM == 0)
         valid[valid_at + t] = found;
     if (!found)

@@ -11,18 +11,15 @@
 #error "mla_fused_rope_rmsnorm wants Q_T, OUT_T, KV_INPUT_T, HEADS"
 #endif
 
-#define ROW (LATENT + ROPE_DIM)
-#define PAIR_VECTORS VECTORS(ROPE_PAIRS)
-
 // The input normalised and rotated in local memory, as the cache is to hold it.
 static inline void stage_row(__global const ELEM(KV_INPUT_T) *from, __local float *row, __local float *scratch,
                              __global const ELEM(GAMMA_T) *gamma, float epsilon, __global const ELEM(FREQS_T) *angles)
 {
-    for (EACH_VECTOR(i, ROW))
-        put_local_lanes(FORMAT(KV_INPUT_T, load)(from + i, min(LANES, ROW - i)), row, i, ROW);
+    for (EACH_VECTOR(i, MLA_ROW_SIZE))
+        put_local_lanes(FORMAT(KV_INPUT_T, load)(from + i, min(LANES, MLA_ROW_SIZE - i)), row, i, MLA_ROW_SIZE);
     group_norm_and_rotate(row, gamma, epsilon, angles, scratch);
     for (EACH_VECTOR(i, ROPE_DIM))
-        put_local_lanes(FORMAT(KV_INPUT_T, round)(local_lanes(row, LATENT + i, ROW)), row, LATENT + i, ROW);
+        put_local_lanes(FORMAT(KV_INPUT_T, round)(local_lanes(row, LATENT + i, MLA_ROW_SIZE)), row, LATENT + i, MLA_ROW_SIZE);
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
@@ -38,7 +35,7 @@ GROUP_KERNEL void mla_fused_rope_rmsnorm(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q)
                                          TENSOR2(const ELEM(KV_INPUT_T), kv_input), TENSOR1(const ELEM(GAMMA_T), gamma),
                                          TENSOR2(const ELEM(FREQS_T), freqs), uint freqs_rows, float epsilon)
 {
-    __local float row[ROW], scratch[GROUP_SCRATCH];
+    __local float row[MLA_ROW_SIZE], scratch[GROUP_SCRATCH];
 #if SCALE_GROUP
     __local uint scales[MLA_ROW_SCALES];
 #else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[t,h,n] = sum_k x[t,h,k] * w[h,n,k], batched over h: x in f32, w in any format, fp8 with block scales read
-// directly. Row set: a work-item takes ROWS_TILE output rows of one head and a block of tokens; lanes run along
+// directly. Row set: a work-item takes ITEM_ROWS output rows of one head and a block of tokens; lanes run along
 // k, so that weights stream in the order they lie in, and each is decoded once for all tokens of the item.
 // An output is summed in the same order whatever the tiles.
 #include "lib/weights.clh"

@@ -12,8 +12,7 @@
 #error "mla_decode_branch wants Q_T, HEADS, NOPE, MASK, ALIBI, QUANT_BLOCK (0: none) and the tiles"
 #endif
 
-#define ROW (LATENT + ROPE_DIM)
-#define ROW_VECTORS VECTORS(ROW)
+#define ROW_VECTORS VECTORS(MLA_ROW_SIZE)
 #define LATENT_VECTORS VECTORS(LATENT)
 #define HEAD_VECTORS VECTORS(HEAD_BLOCK)                                          // scores: lanes are heads
 #define HEAD_ROWS ((HEAD_BLOCK + PV_HEADS - 1) / PV_HEADS * PV_HEADS)             // partial sums of a block
@@ -54,11 +53,11 @@ __kernel void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma), TE
     valid[valid_at + t] = found;
     if (!found)
         return;
-    float x[MLA_ROW];
+    float x[MLA_ROW_ROOM];
 #if SCALE_GROUP
-    load_groups(c.kv + tok.row, c.scales + tok.scales_row, x, 0, ROW);
+    load_groups(c.kv + tok.row, c.scales + tok.scales_row, x, 0, MLA_ROW_SIZE);
 #else
-    FORMAT(CACHE_T, load_row)(c.kv + tok.row, x, ROW);
+    FORMAT(CACHE_T, load_row)(c.kv + tok.row, x, MLA_ROW_SIZE);
 #endif
     norm_and_rotate(x, gamma + gamma_at, epsilon, &r);
     store_cache_row(&c, &tok, x);
@@ -77,7 +76,7 @@ __kernel void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const
     if (!find_token(&c, t, &tok))
         return;
     __global const ELEM(Q_T) *from = q + q_at + t * q_stride0 + h * q_stride1;
-    __global float *to = q_full + q_full_at + ((ulong) t * HEADS + h) * ROW;
+    __global float *to = q_full + q_full_at + ((ulong) t * HEADS + h) * MLA_ROW_SIZE;
 #if NOPE
     float x[16 * VECTORS(NOPE)];
     FORMAT(Q_T, load_row)(from, x, NOPE);
@@ -111,15 +110,15 @@ static inline uint load_tile(const struct paged *c, uint t, const struct token *
             seen |= 1u << i;
 #if SCALE_GROUP && SCALE_GROUP % 16 == 0
             for (int v = 0; v < ROW_VECTORS; v++)
-                to[v] = f8_e4m3_load(c->kv + row + 16 * v, min(16, ROW - 16 * v)) *
+                to[v] = f8_e4m3_load(c->kv + row + 16 * v, min(16, MLA_ROW_SIZE - 16 * v)) *
                         c->scales[scales_row + 16 * v / SCALE_GROUP];
 #elif SCALE_GROUP
-            load_groups(c->kv + row, c->scales + scales_row, (float *) to, 0, ROW);
-            for (int j = ROW; j < 16 * ROW_VECTORS; j++)
+            load_groups(c->kv + row, c->scales + scales_row, (float *) to, 0, MLA_ROW_SIZE);
+            for (int j = MLA_ROW_SIZE; j < 16 * ROW_VECTORS; j++)
                 ((float *) to)[j] = 0.0f;
 #else
             for (int v = 0; v < ROW_VECTORS; v++)
-                to[v] = FORMAT(CACHE_T, load)(c->kv + row + 16 * v, min(16, ROW - 16 * v));
+                to[v] = FORMAT(CACHE_T, load)(c->kv + row + 16 * v, min(16, MLA_ROW_SIZE - 16 * v));
 #endif
         } else {
             for (int v = 0; v < ROW_VECTORS; v++)
@@ -141,7 +140,7 @@ static inline void score_tile(const float16 *q, const float16 *tile, float16 *s)
 #pragma unroll
                 for (int v = 0; v < QK_HEADS; v++)
                     a[i][v] = 0.0f;
-            for (int d = 0; d < ROW; d++) {
+            for (int d = 0; d < MLA_ROW_SIZE; d++) {
                 float16 x[QK_HEADS];
 #pragma unroll
                 for (int v = 0; v < QK_HEADS; v++)
@@ -230,8 +229,9 @@ static inline void load_queries(__global const float *q_full, int head, float16 
 {
     float *lane = (float *) q;
     for (int h = 0; h < 16 * HEAD_VECTORS; h++)
-        for (int d = 0; d < ROW; d++)
-            lane[d * 16 * HEAD_VECTORS + h] = h < HEAD_BLOCK && head + h < HEADS ? q_full[(ulong) (head + h) * ROW + d] : 0.0f;
+        for (int d = 0; d < MLA_ROW_SIZE; d++)
+            lane[d * 16 * HEAD_VECTORS + h] =
+                h < HEAD_BLOCK && head + h < HEADS ? q_full[(ulong) (head + h) * MLA_ROW_SIZE + d] : 0.0f;
 }
 
 // One split of the keys for one token and block of heads. Row set: the keys of a tile are decoded once to private
@@ -250,9 +250,9 @@ __kernel void mla_attention(PAGED_ARGS, TENSOR1(const uint, valid), TENSOR1(cons
     key_range(&tok, window, &first, &last);
     const ulong tiles = (last - first + TILE - 1) / TILE, from = tiles * split / splits, to = tiles * (split + 1) / splits;
 
-    float16 q[ROW * HEAD_VECTORS], tile[TILE * ROW_VECTORS], s[TILE * HEAD_VECTORS];
+    float16 q[MLA_ROW_SIZE * HEAD_VECTORS], tile[TILE * ROW_VECTORS], s[TILE * HEAD_VECTORS];
     float16 top[HEAD_VECTORS], total[HEAD_VECTORS], fade[HEAD_VECTORS];
-    load_queries(q_full + q_full_at + (ulong) t * HEADS * ROW, block * HEAD_BLOCK, q);
+    load_queries(q_full + q_full_at + (ulong) t * HEADS * MLA_ROW_SIZE, block * HEAD_BLOCK, q);
 #if ALIBI
     float16 slopes[HEAD_VECTORS];
     for (int h = 0; h < 16 * HEAD_VECTORS; h++)

@@ -32,11 +32,11 @@ __kernel void mla_fused_rope_rmsnorm(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TE
     if (!find_token(&c, t, &tok) || !find_rotation(&c, t, tok.position, freqs + freqs_at, freqs_stride0, freqs_rows, &r))
         return;
 
-    float x[MLA_ROW];
-    FORMAT(KV_INPUT_T, load_row)(kv_input + kv_input_at + t * kv_input_stride0, x, LATENT + ROPE_DIM);
+    float x[MLA_ROW_ROOM];
+    FORMAT(KV_INPUT_T, load_row)(kv_input + kv_input_at + t * kv_input_stride0, x, MLA_ROW_SIZE);
     norm_and_rotate(x, gamma + gamma_at, epsilon, &r);
-    for (int i = LATENT; i < LATENT + ROPE_DIM; i += 16)
-        vstore16(FORMAT(KV_INPUT_T, round)(lanes_of(x, i, LATENT + ROPE_DIM)), 0, x + i);
+    for (int i = LATENT; i < MLA_ROW_SIZE; i += 16)
+        vstore16(FORMAT(KV_INPUT_T, round)(lanes_of(x, i, MLA_ROW_SIZE)), 0, x + i);
     store_cache_row(&c, &tok, x);
 
     for (int h = 0; ROPE_DIM && h < HEADS; h++)

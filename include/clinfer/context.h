@@ -81,7 +81,8 @@ struct clinfer_ctx_params {
     clinfer_gemm gemm;
     unsigned disable_caps; // clinfer_cap bits that the engine is to do without
 
-    const char *cl_dir; // kernels are read from here; NULL: CLINFER_CL_DIR, else those in the library
+    // Kernels are read from row/, group/ and lib/ in here. NULL: CLINFER_CL_DIR, else those in the library.
+    const char *cl_dir;
 
     // The program cache on disk. NULL: CLINFER_CACHE_DIR, else $XDG_CACHE_HOME/clinfer, else
     // $HOME/.cache/clinfer. "": off. A folder that cannot be used costs a warning and compiles.
@@ -122,8 +123,8 @@ struct clinfer_ctx_params {
 #define clinfer_ctx_params(...) (&(struct clinfer_ctx_params){ __VA_ARGS__ })
 
 // Errors: ERR_NO_DEVICE (no loader's platform, no device, none of that name, or one that lacks a
-// compiler, little-endian order or OpenCL 1.2), ERR_UNSUPPORTED (a kernel set or arithmetic that this version
-// has not, or CLBlast forced where it is not there), ERR_ARGUMENT, ERR_FILE (cl_dir), ERR_MEMORY, OpenCL's
+// compiler, little-endian order or OpenCL 1.2), ERR_UNSUPPORTED (an arithmetic that this version has
+// not, or CLBlast forced where it is not there), ERR_ARGUMENT, ERR_FILE (cl_dir), ERR_MEMORY, OpenCL's
 // own. On error *ctx is NULL. Threads: contexts are independent; one context may be used from any number of
 // threads at once, except that destroy must come last. Calls that share the context's arena (those with a
 // workspace, given none) run one after another, whatever their queues; where an event that one waits for

@@ -38,9 +38,10 @@ struct clinfer_fused_qk_rope_params {
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
-// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^17 elements) or OpenCL's; nothing is
-// enqueued on error. Threads: any. Source: RoFormer (Su et al. 2021); M-RoPE of Qwen2-VL. Elsewhere:
-// generic_fused_qk_rope_bshd_paged_ragged.
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (heads of more than 2^17 elements; in the group set and a cache
+// with scales those past the device's local memory; no kernel set passed its self-check here) or OpenCL's;
+// nothing is enqueued on error. Threads: any. Source: RoFormer (Su et al. 2021); M-RoPE of Qwen2-VL.
+// Elsewhere: generic_fused_qk_rope_bshd_paged_ragged.
 CLINFER_API clinfer_status clinfer_fused_qk_rope(clinfer_ctx *ctx,
                                                  const struct clinfer_fused_qk_rope_params *params,
                                                  cl_uint num_events_in_wait_list,

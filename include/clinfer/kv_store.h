@@ -38,8 +38,8 @@ struct clinfer_kv_store_params {
 // when T is 0. A call can be repeated. A token with a fault is written to neither plane.
 // Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS (k and v may share memory, but not with the cache),
 // ERR_BOUNDS, ERR_BUILD, ERR_FILE (a kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^30
-// elements) or OpenCL's; nothing is enqueued on error. Threads: any. Source: PagedAttention (Kwon et al.
-// 2023). Elsewhere: reshape_and_cache.
+// elements; no kernel set passed its self-check here) or OpenCL's; nothing is enqueued on error. Threads:
+// any. Source: PagedAttention (Kwon et al. 2023). Elsewhere: reshape_and_cache.
 CLINFER_API clinfer_status clinfer_kv_store(clinfer_ctx *ctx, const struct clinfer_kv_store_params *params,
                                             cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
                                             cl_event *event);

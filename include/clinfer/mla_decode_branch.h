@@ -61,10 +61,11 @@ struct clinfer_mla_decode_branch_params {
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
-// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^14 elements) or OpenCL's; nothing is
-// enqueued on error. Should the driver refuse a launch after the first, its code comes back and output and
-// new cache rows are undefined. Threads: any; calls that share the arena run one after another. Source:
-// DeepSeek-V2 (2024), section 2.1 and appendix C. Elsewhere: mla_decode_branch_fp8.
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^14 elements; in the group set what
+// passes the device's local memory; no kernel set passed its self-check here; CLBlast does not work here) or
+// OpenCL's; nothing is enqueued on error. Should the driver refuse a launch after the first, its code comes
+// back and output and new cache rows are undefined. Threads: any; calls that share the arena run one after
+// another. Source: DeepSeek-V2 (2024), section 2.1 and appendix C. Elsewhere: mla_decode_branch_fp8.
 CLINFER_API clinfer_status clinfer_mla_decode_branch(clinfer_ctx *ctx,
                                                      const struct clinfer_mla_decode_branch_params *params,
                                                      cl_uint num_events_in_wait_list,

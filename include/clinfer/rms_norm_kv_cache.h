@@ -37,8 +37,9 @@ struct clinfer_rms_norm_kv_cache_params {
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
-// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^17 elements) or OpenCL's; nothing is
-// enqueued on error. Threads: any. Source: RMSNorm (Zhang and Sennrich 2019). Elsewhere:
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^17 elements; in the group set those past
+// the device's local memory; no kernel set passed its self-check here) or OpenCL's; nothing is enqueued on
+// error. Threads: any. Source: RMSNorm (Zhang and Sennrich 2019). Elsewhere:
 // rms_norm_kv_cache_ragged_paged.
 CLINFER_API clinfer_status clinfer_rms_norm_kv_cache(clinfer_ctx *ctx,
                                                      const struct clinfer_rms_norm_kv_cache_params *params,
