@@ -49,10 +49,11 @@ static const struct clinfer_kv_store_params *kv_store;
 static clinfer_status plan_each(int i, struct clf_plan *plan)
 {
     const void *const params[] = { rope, norm, store_params, decode, decode_fp8, decode_fp8, kv_store };
-    static const struct clf_op *const ops[] = { &clf_op_fused_qk_rope,          &clf_op_rms_norm_kv_cache,
-                                                &clf_op_mla_fused_rope_rmsnorm, &clf_op_mla_decode_branch,
-                                                &clf_op_mla_decode_branch,      &clf_op_mla_decode_branch,
-                                                &clf_op_kv_store };
+    static const struct clf_op *const ops[] = {
+        &clf_op_fused_qk_rope,     &clf_op_rms_norm_kv_cache, &clf_op_mla_fused_rope_rmsnorm,
+        &clf_op_mla_decode_branch, &clf_op_mla_decode_branch, &clf_op_mla_decode_branch,
+        &clf_op_kv_store
+    };
     struct clf_caps caps = fixture_caps;
     caps.gemm = i == 5 ? CLINFER_GEMM_CLBLAST : CLINFER_GEMM_OWN;
     return clf_plan(plan, ops[i], params[i], &caps, CLF_CALL);
