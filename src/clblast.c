@@ -30,10 +30,12 @@ static void fill(void)
     void *library = dlopen("libclblast.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library && find(library))
         return;
-    const char *error = library ? "it has no CLBlastSgemmStridedBatched" : dlerror();
+    const char *error = library ? "it has no CLBlastSgemmStridedBatched or no CLBlastClearCache" : dlerror();
     snprintf(table.why, sizeof table.why, "libclblast.so.1 cannot be used: %s",
              error ? error : "no reason given");
     table.sgemm = NULL;
+    if (library)
+        dlclose(library);
 }
 
 const char *clf_clblast_missing(void)

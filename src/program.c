@@ -163,7 +163,8 @@ clinfer_status clf_program_kernel(clinfer_ctx *ctx, const struct clf_launch *l, 
         cl_int err = p->num_kernels < CLF_MAX_KERNELS ? add_kernel(ctx, p, l, kernel) : CL_OUT_OF_RESOURCES;
         if (!err)
             return CLINFER_OK;
-        if (!p->saved || from_source || !retire(ctx, p))
+        const bool too_large = err == CL_INVALID_WORK_GROUP_SIZE; // whatever the program came from
+        if (too_large || !p->saved || from_source || !retire(ctx, p))
             return fail(ctx, (clinfer_status) err, op, "kernel %s: %s", l->kernel);
         clf_log(ctx, CLINFER_LOG_WARN, "%s: the stored program has no kernel %s; compiling it again", op,
                 l->kernel);

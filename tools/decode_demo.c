@@ -10,29 +10,7 @@
 
 #include "../ref/ref.h"
 #include "cli.h"
-#include "opcase.h"
-
-enum { REQUESTS = 2, PAGE_SIZE = 16 };
-
-// The second request starts later.
-static int64_t late(int64_t steps)
-{
-    return steps / 4;
-}
-
-struct demo {
-    struct op_case c;
-    struct op_device weights;
-    struct clinfer_mla_decode_branch_params like, params; // of the case, on the host and on the device
-    clinfer_ctx *ctx;
-    cl_command_queue queue;
-    clinfer_kv_pool *pool;
-    int64_t steps, tokens, columns;   // columns: R, of the table
-    int64_t heads, query, row, width; // elements of a token: query, cache row, outputs
-    float *table;                     // [steps, R]
-    uint16_t *x, *q, *want, *got;     // bf16: rows and queries of each token, outputs
-    cl_mem table_mem, x_mem, q_mem, y_mem;
-};
+#include "decode_demo.h"
 
 static bool check(struct demo *d, int status, const char *what)
 {
@@ -85,6 +63,16 @@ static cl_mem buffer(struct demo *d, size_t bytes, void *from, bool *ok)
     return mem;
 }
 
+static bool take_case(struct demo *d)
+{
+    if (strcmp(d->c.op->name, "mla_decode_branch"))
+        return false;
+    d->like = *(struct clinfer_mla_decode_branch_params *) d->c.params;
+    return d->like.q.dtype == CLINFER_BF16 && d->like.kv.dtype == CLINFER_BF16 &&
+           d->like.freqs_cis.dtype == CLINFER_F32 && d->like.freqs_cis.shape[0] > 1 &&
+           d->like.batch.cache_lengths.shape[0] > 0 && ref_u32(&d->like.batch.cache_lengths, 0, 0) > 0;
+}
+
 static bool load(struct demo *d, const char *path)
 {
     char error[1024];
@@ -93,10 +81,9 @@ static bool load(struct demo *d, const char *path)
         return false;
     }
     op_case_reset(&d->c);
-    d->like = *(struct clinfer_mla_decode_branch_params *) d->c.params;
-    if (strcmp(d->c.op->name, "mla_decode_branch") || d->like.q.dtype != CLINFER_BF16 ||
-        d->like.kv.dtype != CLINFER_BF16 || d->like.freqs_cis.dtype != CLINFER_F32) {
-        cli_error("%s is no mla_decode_branch case in bf16 with a table in f32", path);
+    if (!take_case(d)) {
+        cli_error("%s is no mla_decode_branch case in bf16 with cached tokens and a table of two rows in f32",
+                  path);
         return false;
     }
     d->heads = d->like.q.shape[1];
@@ -110,7 +97,10 @@ static bool load(struct demo *d, const char *path)
     d->q = calloc((size_t) (d->tokens * d->query), 2);
     d->want = calloc((size_t) (d->tokens * d->width), 2);
     d->got = calloc((size_t) (d->tokens * d->width), 2);
-    return d->table && d->x && d->q && d->want && d->got;
+    const bool ok = d->table && d->x && d->q && d->want && d->got;
+    if (!ok)
+        cli_error("no memory for %lld steps", (long long) d->steps);
+    return ok;
 }
 
 static bool open_device(struct demo *d, const struct cli_options *options)
@@ -140,28 +130,10 @@ static bool open_device(struct demo *d, const struct cli_options *options)
     return ok && check(d, clinfer_kv_pool_create(&d->pool, d->ctx, &pool), "pool");
 }
 
-// Tokens of a step are neighbours in every tensor: token 0 of it is 2 * step.
-static clinfer_tensor part(clinfer_tensor like, cl_mem mem, int64_t tokens, int64_t first, int64_t elements)
-{
-    like.mem = mem;
-    like.offset = (size_t) (first * elements) * 2;
-    like.shape[0] = tokens;
-    return like;
-}
-
-static void set_step(const struct demo *d, int64_t step, int64_t tokens, cl_mem x, cl_mem q, cl_mem y,
-                     struct clinfer_kv_store_params *store, struct clinfer_mla_decode_branch_params *decode)
-{
-    const int64_t first = REQUESTS * step;
-    store->k = part(clinfer_tensor_3d(NULL, CLINFER_BF16, 0, 1, d->row), x, tokens, first, d->row);
-    decode->q = part(d->like.q, q, tokens, first, d->query);
-    decode->output = part(d->like.output, y, tokens, first, d->width);
-}
-
 static bool device_step(struct demo *d, int64_t step, const clinfer_kv_seq *seqs)
 {
     static const int64_t one[REQUESTS] = { 1, 1 };
-    const int64_t n = step < late(d->steps) ? 1 : REQUESTS;
+    const int64_t n = step < demo_late(d->steps) ? 1 : REQUESTS;
     clinfer_kv_pool_batch batch;
     struct clinfer_kv_batch_info info;
     if (!check(d,
@@ -171,7 +143,7 @@ static bool device_step(struct demo *d, int64_t step, const clinfer_kv_seq *seqs
         !check(d, clinfer_kv_batch_info(d->pool, batch, &info), "batch"))
         return false;
     struct clinfer_kv_store_params store = { .kv = clinfer_kv_pool_layer(d->pool, 0), .batch = info.tensors };
-    set_step(d, step, n, d->x_mem, d->q_mem, d->y_mem, &store, &d->params);
+    demo_set_step(d, step, n, d->x_mem, d->q_mem, d->y_mem, &store, &d->params);
     d->params.kv = store.kv;
     d->params.batch = info.tensors;
     return check(d, clinfer_kv_store(d->ctx, &store, 0, NULL, NULL), "kv_store") &&
@@ -197,7 +169,7 @@ static bool run_device(struct demo *d, double *ms)
     for (int64_t step = 0; step < d->steps; step++) {
         if (!device_step(d, step, seqs))
             return false;
-        if (step == late(d->steps)) {
+        if (step == demo_late(d->steps)) {
             if (!check(d, clFinish(d->queue), "clFinish"))
                 return false;
             start = now();
@@ -206,7 +178,7 @@ static bool run_device(struct demo *d, double *ms)
     struct clinfer_fault fault;
     if (!check(d, clinfer_ctx_fault(d->ctx, NULL, &fault), "fault"))
         return false;
-    *ms = 1e3 * (now() - start) / (double) (d->steps - late(d->steps) - 1);
+    *ms = 1e3 * (now() - start) / (double) (d->steps - demo_late(d->steps) - 1);
     if (fault.code != CLINFER_FAULT_NONE)
         cli_error("the device recorded a fault: %s", clinfer_fault_str(fault.code));
     return fault.code == CLINFER_FAULT_NONE &&
@@ -214,63 +186,6 @@ static bool run_device(struct demo *d, double *ms)
                  clEnqueueReadBuffer(d->queue, d->y_mem, CL_TRUE, 0, (size_t) (d->tokens * d->width) * 2,
                                      d->got, 0, NULL, NULL),
                  "reading results");
-}
-
-static bool run_reference(struct demo *d)
-{
-    const int64_t pages = d->steps / PAGE_SIZE + 1;
-    uint16_t *cache = calloc((size_t) (REQUESTS * pages * PAGE_SIZE * d->row), 2);
-    uint32_t *table = calloc((size_t) (REQUESTS * pages), 4), offsets[REQUESTS + 1] = { 0 },
-             lengths[REQUESTS] = { 0 };
-    if (!cache || !table) {
-        free(cache);
-        free(table);
-        return false;
-    }
-    for (int64_t i = 0; i < REQUESTS * pages; i++)
-        table[i] = (uint32_t) i;
-    clinfer_kv_cache kv = { .mem = (cl_mem) (void *) cache,
-                            .dtype = CLINFER_BF16,
-                            .num_pages = REQUESTS * pages,
-                            .planes = 1,
-                            .page_size = PAGE_SIZE,
-                            .num_heads = 1,
-                            .head_size = d->row };
-    struct clinfer_mla_decode_branch_params decode = d->like;
-    decode.freqs_cis = clinfer_tensor_2d((cl_mem) (void *) d->table, CLINFER_F32, d->steps, d->columns);
-    for (int64_t step = 0; step < d->steps; step++) {
-        const int64_t n = step < late(d->steps) ? 1 : REQUESTS;
-        struct clinfer_kv_store_params store = { .kv = kv };
-        for (int64_t r = 0; r < n; r++) {
-            offsets[r + 1] = (uint32_t) (r + 1);
-            lengths[r] = (uint32_t) (step - (r ? late(d->steps) : 0));
-        }
-        store.batch = (clinfer_kv_batch){ clinfer_tensor_1d((cl_mem) (void *) offsets, CLINFER_U32, n + 1),
-                                          clinfer_tensor_1d((cl_mem) (void *) lengths, CLINFER_U32, n),
-                                          clinfer_tensor_2d((cl_mem) (void *) table, CLINFER_U32, n, pages) };
-        set_step(d, step, n, (cl_mem) (void *) d->x, (cl_mem) (void *) d->q, (cl_mem) (void *) d->want,
-                 &store, &decode);
-        decode.kv = kv;
-        decode.batch = store.batch;
-        ref_kv_store(&store);
-        ref_mla_decode_branch(&decode);
-    }
-    free(cache);
-    free(table);
-    return true;
-}
-
-// Root mean square of the differences as a part of the outputs'. Single outputs differ by more where a code
-// of fp8 falls to the other side of a tie.
-static double difference(const struct demo *d)
-{
-    double sum = 0, off = 0;
-    for (int64_t i = 0; i < d->tokens * d->width; i++) {
-        const double want = ref_load(d->want, CLINFER_BF16, i), got = ref_load(d->got, CLINFER_BF16, i);
-        sum += want * want;
-        off += (got - want) * (got - want);
-    }
-    return sqrt(off / sum);
 }
 
 static void close_demo(struct demo *d)
@@ -296,11 +211,11 @@ static int run(struct demo *d, const struct cli_options *options)
         return CLI_WRONG;
     fill_table(d);
     fill_tokens(d);
-    if (!open_device(d, options) || !run_device(d, &ms) || !run_reference(d))
+    if (!open_device(d, options) || !run_device(d, &ms) || !demo_run_reference(d))
         return CLI_WRONG;
     struct clinfer_device_info info;
     clinfer_ctx_device_info(d->ctx, &info);
-    const double off = difference(d);
+    const double off = demo_difference(d);
     printf("%s: %lld decode steps, %d requests: %.3f ms a step; off by %.3f %% (RMS, limit %.1f %%): %s\n",
            info.platform, (long long) d->steps, REQUESTS, ms, 100 * off, 100 * limit,
            off <= limit ? "ok" : "WRONG");
@@ -316,8 +231,9 @@ int main(int argc, char **argv)
     int status;
     if (!cli_parse(argc, argv, &command, &options, &status))
         return status;
-    d.steps = strtol(options.operands[1], NULL, 10);
-    if (d.steps < 8 || d.steps > 100000) {
+    char *end;
+    d.steps = strtol(options.operands[1], &end, 10);
+    if (*end || d.steps < 8 || d.steps > 100000) {
         cli_error("STEPS is %s, want 8 to 100000", options.operands[1]);
         return CLI_USAGE;
     }

@@ -45,8 +45,8 @@ decode() {
 for i in $(seq 0 $(($("$clinfer" info --json | wc -l) - 1))); do
     device="--device $i" decode env
 done
-if [ -e "${XDG_CACHE_HOME:-$HOME/.cache}/clinfer-intel-opencl/complete" ]; then # test.sh installs it
-    device= decode "$root/tests/on_runtime.sh" intel
+if [ -e "${XDG_CACHE_HOME:-${HOME:-}/.cache}/clinfer-intel-opencl/complete" ]; then # test.sh installs it
+    device='' decode "$root/tests/on_runtime.sh" intel
 fi
 say "what is on disk"
 "$clinfer" cache list

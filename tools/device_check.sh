@@ -78,6 +78,9 @@ take_pocl() {
         fail "--with-pocl: no static program can be built (libc.a is in libc6-dev)"
 }
 
+# All of it, or nothing.
+complete=false
+trap '$complete || rm -rf "${dir:?}"/*' EXIT
 mkdir -p "$dir"/bin "$dir"/lib "$dir"/libc "$dir"/testlib "$dir"/tools/lib "$dir"/cases
 take_program "$build/tools/clinfer" "$dir/bin" "$dir/lib"
 loader=$(library libOpenCL.so.1)
@@ -91,6 +94,7 @@ for test in test_formats test_cases; do
     fi
 done
 for tool in dash timeout mkdir rm date; do
+    command -v $tool >/dev/null || fail "there is no $tool here, which the folder needs"
     take_program "$(command -v $tool)" "$dir/tools" "$dir/tools/lib"
 done
 for lib in libdl.so.2 libpthread.so.0 librt.so.1; do # drivers built against an older C library load these
@@ -105,4 +109,5 @@ cp -r "$source/cl" "$dir/cl"
 sed -n "s/^ops = \[\(.*\)\]/\1/p" "$source/meson.build" | tr -d "',\"" >"$dir/ops"
 [ -s "$dir/ops" ] || fail "meson.build names no operations"
 chmod +x "$dir/run.sh"
+complete=true
 echo "$dir: $(du -sh "$dir" | cut -f1), run.sh in it does the rest"

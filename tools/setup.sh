@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # Sourced by demo.sh and test.sh: the packages they need, and a build folder.
 set -eu
 cd "$(dirname "$0")/.."
@@ -41,7 +42,7 @@ install_intel() {
         echo "it takes 2000 MB of disk while it is unpacked"
         return 1
     fi
-    python3 -m venv "$1/venv" || return
+    python3 -m venv "$1/venv" || { echo "python3 makes no virtual environment (python3-venv)"; return 1; }
     "$1/venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check --timeout 20 --retries 2 $intel_packages || {
         echo "pip finds no $intel_packages: no network, or nothing for this system"
         return 1
@@ -59,6 +60,11 @@ install_intel() {
 # Intel's CPU runtime for OpenCL, beside PoCL, once: 1 GB in a folder of the user's cache, where tests/on_runtime.sh looks.
 # Where it cannot be had, one line says why and CLINFER_NO_INTEL is set to that.
 need_intel() {
+    if [ -z "${XDG_CACHE_HOME:-}${HOME:-}" ]; then
+        export CLINFER_NO_INTEL="neither HOME nor XDG_CACHE_HOME says where the user's cache is"
+        say "no Intel CPU runtime, its tests are skipped: $CLINFER_NO_INTEL"
+        return
+    fi
     intel=${XDG_CACHE_HOME:-$HOME/.cache}/clinfer-intel-opencl
     if [ "$(cat "$intel/complete" 2>/dev/null)" = "$intel_packages" ]; then
         return
@@ -66,7 +72,8 @@ need_intel() {
     say "installing Intel's CPU runtime in $intel: $intel_packages"
     log=$(mktemp)
     if ! install_intel "$intel" >"$log" 2>&1; then
-        export CLINFER_NO_INTEL="$(grep . "$log" | tail -n 1)"
+        CLINFER_NO_INTEL=$(grep . "$log" | tail -n 1)
+        export CLINFER_NO_INTEL
         say "not installed, its tests are skipped: $CLINFER_NO_INTEL"
         rm -rf "$intel"
     fi

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "mla_decode_branch_check.h"
 #include "matmul.h"
-#include "plan.h"
 #include "tune.h"
 #include "validate.h"
-#include <clinfer/mla_decode_branch.h>
 #include <inttypes.h>
 #include <math.h>
 #include "ref.h"
@@ -21,87 +20,6 @@ static const struct clf_tensor_rule tensors[] = {
     { "w_uv_scale", "H,c,d", FIELD(w_uv_scale), CLF_F32, CLF_OPTIONAL, NULL, NULL },
     { "output", "T,H,V", FIELD(output), CLF_FLOATS, CLF_OUT, "q", NULL },
 };
-
-static bool is_windowed(clinfer_mask mask)
-{
-    return mask != CLINFER_MASK_CAUSAL && mask != CLINFER_MASK_NULL;
-}
-
-static clinfer_status check_shapes(struct clf_plan *plan)
-{
-    const int64_t C = CLF_DIM(plan, 'C'), R = CLF_DIM(plan, 'R'), D = CLF_DIM(plan, 'D'),
-                  H = CLF_DIM(plan, 'H'), V = CLF_DIM(plan, 'V');
-    if (R % 2)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "freqs_cis: axis 1 is %" PRId64 ", want an even number", R);
-    if (C < 1 || H < 1 || V < 1)
-        return clf_fail(plan, CLINFER_ERR_SHAPE,
-                        "C is %" PRId64 ", H %" PRId64 ", V %" PRId64 ", want at least 1 each", C, H, V);
-    if (C + R != D)
-        return clf_fail(plan, CLINFER_ERR_SHAPE,
-                        "kv: head_size is %" PRId64 ", but C + R is %" PRId64 " + %" PRId64, D, C, R);
-    return plan->caps->set == CLINFER_SET_ROW ? clf_check_row(plan, "head_size", D, CLF_MAX_MLA_ROW)
-                                              : CLINFER_OK;
-}
-
-static clinfer_status check_scale(struct clf_plan *plan, const char *name, const clinfer_tensor *t,
-                                  int64_t rows, int64_t columns,
-                                  const struct clinfer_mla_decode_branch_params *p)
-{
-    if (!t->rank)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "fp8 weights, but no %s", name);
-    const int64_t r = clf_blocks(rows, p->n_granularity), c = clf_blocks(columns, p->k_granularity);
-    if (t->shape[1] != r || t->shape[2] != c)
-        return clf_fail(plan, CLINFER_ERR_SHAPE,
-                        "%s: [%" PRId64 ", %" PRId64 "], want [%" PRId64 ", %" PRId64 "]", name, t->shape[1],
-                        t->shape[2], r, c);
-    return CLINFER_OK;
-}
-
-static clinfer_status check_weights(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)
-{
-    const int64_t C = CLF_DIM(plan, 'C');
-    if (p->w_uk.dtype != CLINFER_F8_E4M3) {
-        if (p->w_uk_scale.rank || p->w_uv_scale.rank)
-            return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                            "weight scales with weights of type %s, which has none",
-                            clinfer_dtype_str(p->w_uk.dtype));
-        return CLINFER_OK;
-    }
-    if (p->n_granularity < 1 || p->k_granularity < 1 || p->n_granularity > INT32_MAX ||
-        p->k_granularity > INT32_MAX)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                        "n_granularity is %" PRId64 ", k_granularity %" PRId64 ", want at least 1",
-                        p->n_granularity, p->k_granularity);
-    clinfer_status st = check_scale(plan, "w_uk_scale", &p->w_uk_scale, C, CLF_DIM(plan, 'N'), p);
-    return st ? st : check_scale(plan, "w_uv_scale", &p->w_uv_scale, CLF_DIM(plan, 'V'), C, p);
-}
-
-static clinfer_status check_scalars(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)
-{
-    const bool windowed = is_windowed(p->mask);
-    if (!(p->epsilon >= 0))
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
-    if ((unsigned) p->mask > CLINFER_MASK_SLIDING_WINDOW_CAUSAL)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "mask is %d, want 0 to %d", (int) p->mask,
-                        CLINFER_MASK_SLIDING_WINDOW_CAUSAL);
-    if (windowed && (p->local_window_size < 1 || p->local_window_size > INT32_MAX))
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                        "local_window_size is %" PRId64 ", but the mask wants 1 to %d", p->local_window_size,
-                        INT32_MAX);
-    if ((unsigned) p->score_mod > CLINFER_ALIBI)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "score_mod is %d, want 0 to %d", (int) p->score_mod,
-                        CLINFER_ALIBI);
-    if (p->num_splits < 0 || p->num_splits > UINT16_MAX)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "num_splits is %d, want 0 to %d", p->num_splits,
-                        UINT16_MAX);
-    if (p->max_context < 0)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "max_context is %" PRId64 ", want 0 or more",
-                        p->max_context);
-    if (p->workspace_offset % 64)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "workspace_offset is %zu, want a multiple of 64",
-                        p->workspace_offset);
-    return CLINFER_OK;
-}
 
 // What the launches share: sizes, and where things lie in the workspace.
 struct schedule {
@@ -238,7 +156,7 @@ static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decod
     clf_push_workspace(l, plan, s->q_full);
     clf_push_workspace(l, plan, s->sums);
     clf_push_workspace(l, plan, s->tops);
-    clf_push(l, (cl_uint) (is_windowed(p->mask) ? p->local_window_size : 0));
+    clf_push(l, (cl_uint) (clf_is_windowed(p->mask) ? p->local_window_size : 0));
     clf_launch_grid(l, CLF_DIM(plan, 'T'), s->head_blocks, s->splits);
 
     l = begin(plan, p, s, "mla_combine");
@@ -253,11 +171,7 @@ static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decod
 static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
     const struct clinfer_mla_decode_branch_params *p = params;
-    clinfer_status st = check_shapes(plan);
-    if (!st)
-        st = check_weights(plan, p);
-    if (!st)
-        st = check_scalars(plan, p);
+    clinfer_status st = clf_check_mla_decode(plan, p);
     if (st)
         return st;
     plan->workspace_mem = p->workspace;
