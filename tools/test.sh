@@ -51,10 +51,11 @@ run_tests() {
     done
 }
 
-run_tests build all --no-suite long --no-suite injection
+# Of the random calls of the op tests a share, which has every type and edge; --long runs them all.
+OPTEST_SHARE=3 run_tests build all --no-suite long --no-suite injection
 if $long; then
-    run_tests build long --suite long
+    run_tests build long --suite long --suite op
 fi
 run_tests build-asan-gcc asan --suite unit --suite tools --suite examples --suite engine
-OPTEST_SHARE=4 run_tests build-asan-clang asan --suite unit --suite bench --suite op
+OPTEST_SHARE=8 run_tests build-asan-clang asan --suite unit --suite bench --suite op
 python3 tests/summary.py --reports $reports --broken $broken $logs
