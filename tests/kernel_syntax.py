@@ -62,13 +62,7 @@ def in_group(name, tiles=(), **macros):
 
 
 MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_ROWS", "ITEM_TOKENS"]
-GROUP_KERNELS = {
-    "fused_qk_rope": in_group("fused_qk_rope"),
-    "rms_norm_kv_cache": in_group("rms_norm_kv_cache"),
-    "mla_fused_rope_rmsnorm": in_group("mla_fused_rope_rmsnorm"),
-    "kv_store": in_group("kv_store"),
-    "weights_f32": in_group("weights_f32"),
-    "matmul_finish": in_group("matmul_finish"),
+GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
