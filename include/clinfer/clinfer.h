@@ -3,6 +3,7 @@
 #ifndef CLINFER_CLINFER_H_
 #define CLINFER_CLINFER_H_
 
+#include <clinfer/attention_mask.h>
 #include <clinfer/context.h>
 #include <clinfer/fused_qk_rope.h>
 #include <clinfer/kv_pool.h>

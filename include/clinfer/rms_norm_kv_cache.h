@@ -4,14 +4,9 @@
 
 #include <clinfer/context.h>
 #include <clinfer/kv_cache.h>
+#include <clinfer/norm_cast.h>
 
 CLINFER_API_BEGIN
-
-// Where the rounding to gamma's type t falls, with x = t(cache value), r = 1 / sqrt(sum(x^2) / n + epsilon):
-typedef enum clinfer_norm_cast {
-    CLINFER_MULTIPLY_THEN_CAST, // y = t(x * r * (gamma + w))
-    CLINFER_CAST_THEN_MULTIPLY  // y = t(t(x * r) * t(gamma + w))
-} clinfer_norm_cast;
 
 typedef enum clinfer_norm_rows {
     CLINFER_PER_HEAD, // each head's dims [0, n), n <= D
