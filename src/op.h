@@ -137,7 +137,7 @@ struct clf_op {
     const char *name;
     const struct clf_tensor_rule *tensors;
     int num_tensors;
-    // The params struct's size, and offsets in it; every op here works on a paged cache.
+    // The params struct's size, and offsets in it. kv 0: the op works on no cache, and has no batch.
     size_t params_size, queue, kv, batch, layer_idx;
     bool mla; // one plane, one head
     // Pure, like validation: no OpenCL, no allocation. Checks what the table cannot say, fills the launches.
@@ -153,6 +153,9 @@ struct clf_op {
 #define CLF_CACHE_FIELDS(p)                                                                                  \
     sizeof(struct p), offsetof(struct p, queue), offsetof(struct p, kv), offsetof(struct p, batch),          \
         offsetof(struct p, layer_idx)
+
+// For ops without a cache.
+#define CLF_PLAIN_FIELDS(p) sizeof(struct p), offsetof(struct p, queue), 0, 0, 0
 
 enum clf_op_id {
 #define CLF_X(name) CLF_OP_##name,

@@ -153,11 +153,13 @@ static bool shape(struct clf_check *k, const struct clf_plan *plan, const void *
     k->dim['F' - 'A'] = cached[0] + fresh_of(tokens, 0);
     if (k->op->shrink)
         k->op->shrink(k->params, tokens);
-    *(int64_t *) (k->params + k->op->layer_idx) = LAYER;
-    shape_cache(k, k->op->kv);
+    if (k->op->kv) {
+        *(int64_t *) (k->params + k->op->layer_idx) = LAYER;
+        shape_cache(k, k->op->kv);
+        shape_batch(k);
+    }
     if (k->op->kv_v && clf_kv_given((const clinfer_kv_cache *) (k->params + k->op->kv_v)))
         shape_cache(k, k->op->kv_v);
-    shape_batch(k);
     for (int i = 0; i < k->op->num_tensors; i++)
         shape_tensor(k, &k->op->tensors[i]);
     // The tokens that CLBlast takes of itself are more than these.
@@ -231,5 +233,6 @@ void clf_check_fill(struct clf_check *k)
     for (int i = 0; i < k->num_buffers; i++)
         if (k->buffer[i].want)
             fill(k, &k->buffer[i]);
-    fill_batch(k);
+    if (k->op->kv)
+        fill_batch(k);
 }

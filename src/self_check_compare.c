@@ -61,15 +61,20 @@ static bool same_row(const struct clf_check_buffer *b, int64_t row, bool is_new_
     return true;
 }
 
+static void find_rows(const struct clf_check *k, struct rows *r)
+{
+    const clinfer_kv_batch *batch = (const clinfer_kv_batch *) (k->params + k->op->batch);
+    r->v = k->op->kv_v != 0;
+    r->layer = *(const int64_t *) (k->params + k->op->layer_idx);
+    for (r->num_tokens = 0; r->num_tokens < k->tokens; r->num_tokens++)
+        ref_token_at(batch, clf_check_kv(k), k->tokens, r->num_tokens, &r->token[r->num_tokens]);
+}
+
 bool clf_check_compare(const struct clf_check *k, struct clf_verdict *verdict)
 {
-    const clinfer_kv_cache *kv = clf_check_kv(k);
-    const clinfer_kv_batch *batch = (const clinfer_kv_batch *) (k->params + k->op->batch);
-    struct rows r = { .num_tokens = k->tokens,
-                      .v = k->op->kv_v != 0,
-                      .layer = *(const int64_t *) (k->params + k->op->layer_idx) };
-    for (int64_t i = 0; i < k->tokens; i++)
-        ref_token_at(batch, kv, k->tokens, i, &r.token[i]);
+    struct rows r = { .num_tokens = 0 };
+    if (k->op->kv)
+        find_rows(k, &r);
     for (int i = 0; i < k->num_buffers; i++) {
         const struct clf_check_buffer *b = &k->buffer[i];
         for (int64_t row = 0; b->got && row < b->count / b->width; row++)

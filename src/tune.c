@@ -153,6 +153,15 @@ int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_k
     return __builtin_mul_overflow(items, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
+int64_t clf_tune_runs(const struct clf_caps *caps, int64_t tokens, int64_t n)
+{
+    // Fewer elements than these cost less than an item of their own.
+    enum { ELEMENTS_A_RUN = 512 };
+    const int64_t want = ((int64_t) caps->compute_units * ITEMS_A_UNIT + tokens - 1) / (tokens ? tokens : 1);
+    const int64_t most = n / ELEMENTS_A_RUN, runs = want < most ? want : most;
+    return runs < 1 ? 1 : runs;
+}
+
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)
 {
     // Groups of 64 that hide each other's wait for memory.

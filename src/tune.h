@@ -38,5 +38,9 @@ int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_
 // The most parts, splits times items, of any call with at most that many items.
 int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_keys);
 
+// Work-items, in the group set work-groups, that share the n elements of a token's row, each one run of
+// vectors.
+int64_t clf_tune_runs(const struct clf_caps *caps, int64_t tokens, int64_t n);
+
 // Work-groups that share the heads of a token, at most `most`; 1 in the row set.
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most);

@@ -184,13 +184,13 @@ clinfer_status clf_plan(struct clf_plan *plan, const struct clf_op *op, const vo
         plan->dim[i] = -1;
     if (!params)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "params is NULL");
-    clinfer_status st = clf_kv_validate(plan, params);
+    clinfer_status st = op->kv ? clf_kv_validate(plan, params) : CLINFER_OK;
     if (!st)
         st = clf_validate_tensors(plan, op->tensors, op->num_tensors, params);
     if (!st)
         st = op->prepare(plan, params);
     if (!st)
         st = clf_check_aliases(plan, plan->view);
-    plan->empty = CLF_DIM(plan, 'T') == 0 || CLF_DIM(plan, 'B') == 0;
+    plan->empty = CLF_DIM(plan, 'T') == 0 || (op->kv && CLF_DIM(plan, 'B') == 0);
     return st;
 }

@@ -65,6 +65,7 @@ static const struct {
     { "k", 0, 1 },
     { "v", 0, 1 },
     { "kv_input", 0.1, 1.5 },
+    { "x", 0, 1.5 },
     { "w_uk", 0, 0.1 },
     { "w_uv", 0, 0.1 },
     { "w_uk_scale", 0.002, 0.0004 },
@@ -74,7 +75,7 @@ static const struct {
 static void fill_tensor(struct ot_call *c, const struct op_tensor *d, double mean, double spread)
 {
     const clinfer_tensor *t = field(c->params, d->offset);
-    const int64_t rows = d->axes[0] == 'T' ? ot_used(&c->batch) : t->shape[0];
+    const int64_t rows = c->op->kv && d->axes[0] == 'T' ? ot_used(&c->batch) : t->shape[0];
     if (t->dtype == CLINFER_F8_E4M3) // codes of the whole range, next to small scales
         spread = 60;
     for (int64_t i = 0; i < rows; i++)
@@ -137,9 +138,10 @@ static void fill_row(struct ot_call *c, int request, int64_t pos)
 void ot_fill(struct ot_call *c)
 {
     const struct ot_batch *b = &c->batch;
-    fill_batch(c);
+    if (c->op->kv)
+        fill_batch(c);
     fill_tensors(c);
-    for (int i = 0; i < b->requests; i++) {
+    for (int i = 0; c->op->kv && i < b->requests; i++) {
         const int64_t end = b->fresh[i] ? b->cached[i] + b->fresh[i] : 0;
         for (int64_t pos = c->op->reads_context ? 0 : b->cached[i]; pos < end; pos++)
             fill_row(c, i, pos);

@@ -31,7 +31,8 @@ void *ot_begin(struct ot_call *c, const char *op, const struct ot_batch *batch,
     cr_assert(c->op && (c->params = calloc(1, c->op->params_size)));
     for (int i = 0; i < OP_MAX_TENSORS; i++)
         c->of[i] = -1;
-    kv_of(c)->page_size = batch->page_size;
+    if (c->op->kv)
+        kv_of(c)->page_size = batch->page_size;
     return c->params;
 }
 
@@ -219,7 +220,8 @@ static void shape_batch(struct ot_call *c)
 
 void ot_place(struct ot_call *c)
 {
-    shape_batch(c);
+    if (c->op->kv)
+        shape_batch(c);
     for (int i = 0; i < c->op->num_tensors; i++)
         place(c, i);
     for (int i = 0; i < c->op->num_tensors; i++) {

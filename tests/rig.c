@@ -14,6 +14,13 @@ const struct rig_batch rig_default = { .cached = { 5, 0, 9 },
                                        .freqs = RIG_FREQS,
                                        .poison = RIG_NAN };
 
+int rig_cache_op(int from)
+{
+    while (from < op_num_descs && !op_descs[from].kv)
+        from++;
+    return from;
+}
+
 static void *get(size_t n)
 {
     void *p = malloc(n);
@@ -50,6 +57,8 @@ static int64_t extent(const struct rig *r, char axis)
                  { 'B', RIG_REQUESTS },
                  { 'O', RIG_REQUESTS + 1 },
                  { 'M', r->batch.columns },
+                 { 'Y', 2 * ROW },
+                 { 'y', ROW },
                  { 'n', r->batch.position_ids } };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i].axis == axis)
@@ -130,7 +139,7 @@ uint32_t *rig_u32(struct rig *r, const char *tensor)
 
 static int64_t used_tokens(const struct rig *r)
 {
-    return r->batch.fresh[0] + r->batch.fresh[1] + r->batch.fresh[2];
+    return r->op->kv ? r->batch.fresh[0] + r->batch.fresh[1] + r->batch.fresh[2] : RIG_TOKENS;
 }
 
 // Physical page of a column: scattered over the cache, or one after another; full cached pages may be shared.
@@ -231,8 +240,10 @@ void rig_make(struct rig *r, const char *op, const struct rig_batch *batch)
             (!strcmp(t->name, "position_ids") && r->batch.position_ids))
             add_buffer(r, t);
     }
-    fill_batch(r);
-    fill_cache(r);
+    if (r->op->kv) {
+        fill_batch(r);
+        fill_cache(r);
+    }
     for (int i = 0; i < r->num_buffers; i++)
         if (r->buffer[i].tensor->place == OP_TENSOR && !strchr("OB", r->buffer[i].tensor->axes[0]))
             fill_tensor(r, &r->buffer[i]);

@@ -13,7 +13,8 @@
 
 enum { RIG_GUARD = 64, RIG_TOKENS = 7, RIG_REQUESTS = 3, RIG_PAGES = 40, RIG_FREQS = 40, RIG_NAN = 0xFF };
 
-// T is RIG_TOKENS: rows past the requests' are padding.
+// T is RIG_TOKENS: rows past the requests' are padding. An op without a cache has T rows, and nothing else of
+// this.
 struct rig_batch {
     int64_t cached[RIG_REQUESTS], fresh[RIG_REQUESTS];
     int64_t page_size, columns;
@@ -39,6 +40,7 @@ union rig_params {
     struct clinfer_mla_fused_rope_rmsnorm_params store;
     struct clinfer_mla_decode_branch_params decode;
     struct clinfer_kv_store_params kv_store;
+    struct clinfer_silu_mul_params silu_mul;
 };
 
 struct rig {
@@ -49,6 +51,13 @@ struct rig {
     int num_buffers;
     char note[256]; // the first difference that rig_same found
 };
+
+// for (EACH_CACHE_OP(i)): indices into op_descs of those that work on a cache.
+int rig_cache_op(int from); // the first at or past it
+#define EACH_CACHE_OP(i)                                                                                     \
+    int i = rig_cache_op(0);                                                                                 \
+    i < op_num_descs;                                                                                        \
+    i = rig_cache_op(i + 1)
 
 // op: the name of one; batch NULL: rig_default. Aborts when there is no memory.
 void rig_make(struct rig *r, const char *op, const struct rig_batch *batch);

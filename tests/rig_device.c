@@ -129,7 +129,7 @@ static bool equal_rows(struct rig *a, struct rig *b, int64_t plane)
 
 bool rig_equal(struct rig *a, struct rig *b)
 {
-    const int64_t used = a->batch.fresh[0] + a->batch.fresh[1] + a->batch.fresh[2];
+    const int64_t used = a->op->kv ? a->batch.fresh[0] + a->batch.fresh[1] + a->batch.fresh[2] : RIG_TOKENS;
     for (int i = 0; i < a->num_buffers; i++) {
         const struct rig_buffer *x = &a->buffer[i], *y = &b->buffer[i];
         const size_t bytes = (x->size - 2 * RIG_GUARD) / RIG_TOKENS * (size_t) used;
@@ -138,5 +138,5 @@ bool rig_equal(struct rig *a, struct rig *b)
             return false;
         }
     }
-    return equal_rows(a, b, 0) && (!a->op->kv_v || equal_rows(a, b, 1));
+    return !a->op->kv || (equal_rows(a, b, 0) && (!a->op->kv_v || equal_rows(a, b, 1)));
 }

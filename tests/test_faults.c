@@ -73,7 +73,7 @@ Test(faults, none, .init = open_ctx, .fini = close_ctx)
 Test(faults, page_of_a_new_token, .init = open_ctx, .fini = close_ctx)
 {
     static const uint32_t pages[] = { RIG_PAGES, 0x7fffffff, 0x80000000, 0xffffffff };
-    for (int i = 0; i < op_num_descs; i++)
+    for (EACH_CACHE_OP(i))
         for (size_t k = 0; k < sizeof pages / sizeof pages[0]; k++) {
             struct rig r;
             rig_make(&r, op_descs[i].name, NULL);
@@ -88,7 +88,7 @@ Test(faults, page_of_a_new_token, .init = open_ctx, .fini = close_ctx)
 // keys.
 Test(faults, page_of_an_old_key, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig r;
         rig_make(&r, op_descs[i].name, NULL);
         rig_u32(&r, "lookup_table")[2 * r.batch.columns] = RIG_PAGES + 5;
@@ -115,7 +115,7 @@ Test(faults, all_old_keys_bad, .init = open_ctx, .fini = close_ctx)
 // 16 positions a request: token 4 has the last one, token 5 none.
 Test(faults, position_past_the_table, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.cached[2] = 15;
@@ -130,7 +130,7 @@ Test(faults, position_past_the_table, .init = open_ctx, .fini = close_ctx)
 Test(faults, lengths_from_nowhere, .init = open_ctx, .fini = close_ctx)
 {
     static const uint32_t lengths[] = { 16, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff };
-    for (int i = 0; i < op_num_descs; i++)
+    for (EACH_CACHE_OP(i))
         for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
             struct rig r;
             rig_make(&r, op_descs[i].name, NULL);
@@ -148,7 +148,7 @@ Test(faults, lengths_from_nowhere, .init = open_ctx, .fini = close_ctx)
 // The table has 10 rows: token 4 at position 9 takes the last one, token 5 has none.
 Test(faults, position_past_freqs, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.freqs = 10;
@@ -164,7 +164,7 @@ Test(faults, position_past_freqs, .init = open_ctx, .fini = close_ctx)
 // A table without a single row, in place of a buffer nothing.
 Test(faults, no_freqs_at_all, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig r;
         rig_make(&r, op_descs[i].name, NULL);
         clinfer_tensor *freqs = freqs_of(&r);
@@ -237,7 +237,7 @@ Test(faults, offsets, .init = open_ctx, .fini = close_ctx)
         { { 0, 3, 4, 0xffffffff }, 0xffffffff, 0 },
         { { 0, 3, 0x80000000, 0xffffffff }, 0xffffffff, 0 },
     };
-    for (int i = 0; i < op_num_descs; i++)
+    for (EACH_CACHE_OP(i))
         for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             struct rig r;
             rig_make(&r, op_descs[i].name, NULL);
@@ -261,7 +261,7 @@ Test(faults, offsets, .init = open_ctx, .fini = close_ctx)
 // With offsets that end past T, the tokens there are have their results.
 Test(faults, offsets_past_the_tokens, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.fresh[2] = 3; // seven tokens: no padding
@@ -276,18 +276,19 @@ Test(faults, offsets_past_the_tokens, .init = open_ctx, .fini = close_ctx)
 // Nobody reads the record in between: the first fault stays, of whatever op, until it is read.
 Test(faults, the_first_one_stays, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig_batch batch = rig_default;
         struct rig first, second;
+        const int next = rig_cache_op(i + 1) < op_num_descs ? rig_cache_op(i + 1) : rig_cache_op(0);
         rig_make(&first, op_descs[i].name, NULL);
         rig_u32(&first, "lookup_table")[1] = 1234;
         batch.cached[2] = 15;
-        rig_make(&second, op_descs[(i + 1) % op_num_descs].name, &batch);
+        rig_make(&second, op_descs[next].name, &batch);
         run_same(&first);
         run_same(&second);
         expect_fault(op_descs[i].name, CLINFER_FAULT_PAGE, 0, 2, 1234);
         run_same(&second);
-        expect_fault(op_descs[(i + 1) % op_num_descs].name, CLINFER_FAULT_LENGTH, 5, 5, 16);
+        expect_fault(op_descs[next].name, CLINFER_FAULT_LENGTH, 5, 5, 16);
         rig_free(&first);
         rig_free(&second);
     }

@@ -79,7 +79,7 @@ static void run_beside_plain(clinfer_ctx *ctx, clinfer_kv_pool *pool, const char
 Test(kv_pool, operations_on_one_buffer)
 {
     clinfer_ctx *ctx = open_ctx(NULL);
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct clinfer_kv_pool_info info;
         if (op_descs[i].kv_v) // the rig has rows of K only
             continue;
@@ -127,7 +127,7 @@ Test(kv_pool, operations_on_a_buffer_a_layer)
     layer->lie("small_alloc");
     small = open_ctx(clinfer_ctx_queue(ctx));
     layer->lie(NULL);
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct clinfer_kv_pool_info info;
         if (op_descs[i].kv_v) // the rig has rows of K only
             continue;

@@ -34,7 +34,7 @@ static void run_same(struct rig *r, const char *op, const struct rig_batch *batc
 
 static void expect_equal(const struct rig_batch *one, const struct rig_batch *other)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig a, b;
         run_same(&a, op_descs[i].name, one);
         run_same(&b, op_descs[i].name, other);
@@ -113,7 +113,7 @@ Test(poison, page_edges, .init = open_ctx, .fini = close_ctx)
             { { 2 * S, 2 * S - 1, S }, { 0, 6, 1 } }, { { 0, 0, 0 }, { 0, 0, 0 } },
         };
         for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
-            for (int i = 0; i < op_num_descs; i++) {
+            for (EACH_CACHE_OP(i)) {
                 struct rig_batch batch = rig_default;
                 struct rig r;
                 batch.page_size = S;
@@ -129,7 +129,7 @@ Test(poison, page_edges, .init = open_ctx, .fini = close_ctx)
 // A table that ends with the last page in use.
 Test(poison, exact_table, .init = open_ctx, .fini = close_ctx)
 {
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig_batch batch = rig_default;
         struct rig r;
         batch.cached[2] = 10;
@@ -218,7 +218,7 @@ Test(poison, pages_past_32_bits)
         cr_skip_test("no buffer of %zu bytes: %s, the device allocates at most %llu", size,
                      clinfer_status_str((clinfer_status) err), (unsigned long long) info.max_alloc);
     }
-    for (int i = 0; i < op_num_descs; i++) {
+    for (EACH_CACHE_OP(i)) {
         struct rig dense, apart;
         run_strided(&dense, op_descs[i].name, 0, NULL);
         run_strided(&apart, op_descs[i].name, stride, sparse);

@@ -132,9 +132,13 @@ static void head_row(struct pair *p, int64_t row, int64_t head)
 static void token_rows(struct pair *p, int64_t token, const struct ref_token *at)
 {
     const int64_t *shape = p->b->shape;
-    const int64_t layer = *(const int64_t *) (const void *) ((const char *) p->c->params + p->c->op->layer);
     const bool cache = p->b->tensor->place != OP_TENSOR;
-    const int64_t heads = cache ? shape[4] : shape[1], planes = cache && p->c->op->kv_v ? shape[1] : 1;
+    const int64_t layer =
+        cache ? *(const int64_t *) (const void *) ((const char *) p->c->params + p->c->op->layer) : 0;
+    const int64_t heads = cache            ? shape[4]
+                          : p->b->rank > 2 ? shape[1]
+                                           : 1,
+                  planes = cache && p->c->op->kv_v ? shape[1] : 1;
     for (int64_t plane = 0; plane < planes; plane++) {
         const int64_t of_layer = (at->page * (cache ? shape[1] : 1) + plane) * (cache ? shape[2] : 1) + layer;
         const int64_t row = cache ? (of_layer * shape[3] + at->slot) * heads : token * heads;
@@ -148,8 +152,8 @@ static void set_tolerances(struct pair *p)
     for (int64_t i = 0; i < p->elements; i++)
         p->tolerance[i] = untouched;
     for (int64_t i = 0; i < p->c->total; i++) {
-        struct ref_token at;
-        if (ref_token_at(op_case_batch(p->c), op_case_kv(p->c), p->c->total, i, &at))
+        struct ref_token at = { 0 };
+        if (!p->c->op->kv || ref_token_at(op_case_batch(p->c), op_case_kv(p->c), p->c->total, i, &at))
             token_rows(p, i, &at);
     }
     if (!p->quantised)

@@ -23,7 +23,7 @@ struct op_tensor {
     enum op_place place;
     bool optional;
     unsigned types;   // a bit for each legal clinfer_dtype, 1u << dtype
-    const char *axes; // a letter an axis; equal letters are equal extents
+    const char *axes; // a letter an axis; equal letters are equal extents, and y is half of Y
     const char *like; // of an output: the tensor whose type it has; NULL: the params say
 };
 
@@ -52,12 +52,11 @@ struct op_span {
 
 struct op_desc {
     const char *name;
-    size_t params_size, kv, batch, layer; // offsets in the params
+    size_t params_size, kv, batch, layer; // offsets in the params; kv 0: the op works on no cache
     bool reads_context;                   // reads tokens cached before the step
     const struct op_tensor *tensors;
     int num_tensors;
-    const struct op_scalar *scalars;
-    int num_scalars;
+    const struct op_scalar *scalars; // one without a name ends them
     clinfer_status (*run)(clinfer_ctx *ctx, const void *params, cl_uint num_events, const cl_event *events,
                           cl_event *event);
     clinfer_status (*compile)(clinfer_ctx *ctx, const void *params);
@@ -147,6 +146,7 @@ bool op_check_rms_norm_kv_cache(struct op_load *load);
 bool op_check_mla_fused_rope_rmsnorm(struct op_load *load);
 bool op_check_mla_decode_branch(struct op_load *load);
 bool op_check_kv_store(struct op_load *load);
+bool op_check_silu_mul(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -158,5 +158,6 @@ int op_spans_mla_fused_rope_rmsnorm(const struct op_case *c, const char *tensor,
 int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int64_t head,
                                struct op_span *spans);
 int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_silu_mul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 
 #endif

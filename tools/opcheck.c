@@ -180,6 +180,13 @@ bool op_check_kv_store(struct op_load *load)
     return true;
 }
 
+bool op_check_silu_mul(struct op_load *load)
+{
+    load->c->total = load->axis['T'];
+    return load->axis['Y'] % 2 == 0 ||
+           op_load_fail(load, "x has %lld columns, an odd number", (ll) load->axis['Y']);
+}
+
 static bool check_offsets(struct op_load *load, const clinfer_tensor *offsets)
 {
     uint32_t last = 0;

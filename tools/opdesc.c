@@ -46,6 +46,12 @@ static const char *const masks[] = { "causal", "null", "chunked", "chunked_causa
                                      NULL };
 static const char *const score_mods[] = { "no_pos", "alibi", NULL };
 
+// Ends a list of scalars.
+#define END                                                                                                  \
+    {                                                                                                        \
+        NULL, 0, OP_INT64, NULL, NULL                                                                        \
+    }
+
 static const struct op_tensor fused_qk_rope_tensors[] = {
     CACHE_TENSORS(fused_qk_rope),
     INPUT(fused_qk_rope, q_proj, FLOATS, "THQ"),
@@ -56,6 +62,7 @@ static const struct op_tensor fused_qk_rope_tensors[] = {
 static const struct op_scalar fused_qk_rope_scalars[] = {
     { "layer_idx", FIELD(fused_qk_rope, layer_idx), OP_INT64, NULL, NULL },
     { "interleaved", FIELD(fused_qk_rope, interleaved), OP_CHOICE, NULL, flags },
+    END,
 };
 
 static const struct op_tensor rms_norm_kv_cache_tensors[] = {
@@ -68,6 +75,7 @@ static const struct op_scalar rms_norm_kv_cache_scalars[] = {
     { "weight_offset", FIELD(rms_norm_kv_cache, weight_offset), OP_FLOAT, "0", NULL },
     { "multiply_before_cast", FIELD(rms_norm_kv_cache, cast), OP_CHOICE, "1", inverted_flags },
     { "per_head_norm", FIELD(rms_norm_kv_cache, rows), OP_CHOICE, "1", inverted_flags },
+    END,
 };
 
 static const struct op_tensor mla_fused_rope_rmsnorm_tensors[] = {
@@ -82,6 +90,7 @@ static const struct op_scalar mla_fused_rope_rmsnorm_scalars[] = {
     { "layer_idx", FIELD(mla_fused_rope_rmsnorm, layer_idx), OP_INT64, NULL, NULL },
     { "epsilon", FIELD(mla_fused_rope_rmsnorm, epsilon), OP_FLOAT, NULL, NULL },
     { "out_rope_dtype", FIELD(mla_fused_rope_rmsnorm, q_rope_output.dtype), OP_DTYPE, NULL, NULL },
+    END,
 };
 
 static const struct op_tensor mla_decode_branch_tensors[] = {
@@ -102,6 +111,7 @@ static const struct op_scalar mla_decode_branch_scalars[] = {
     { "mask", FIELD(mla_decode_branch, mask), OP_CHOICE, "causal", masks },
     { "local_window_size", FIELD(mla_decode_branch, local_window_size), OP_INT64, "-1", NULL },
     { "score_mod", FIELD(mla_decode_branch, score_mod), OP_CHOICE, "no_pos", score_mods },
+    END,
 };
 
 // W is Dv; V's own blocks have the pages, slots and heads of K's, in one plane (u), with w groups of a head.
@@ -114,7 +124,13 @@ static const struct op_tensor kv_store_tensors[] = {
 };
 static const struct op_scalar kv_store_scalars[] = {
     { "layer_idx", FIELD(kv_store, layer_idx), OP_INT64, NULL, NULL },
+    END,
 };
+
+static const struct op_tensor silu_mul_tensors[] = {
+    INPUT(silu_mul, x, FLOATS, "TY"), OUTPUT(silu_mul, output, FLOATS, "Ty", "x"), // half of Y
+};
+static const struct op_scalar silu_mul_scalars[] = { END };
 
 #define WRAPPERS(op)                                                                                         \
     static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
@@ -132,20 +148,23 @@ static const struct op_scalar kv_store_scalars[] = {
     }
 CLF_OPS(WRAPPERS)
 
-#define DESC_FIELDS(op, reads_context)                                                                       \
-#op, sizeof(struct clinfer_##op##_params), FIELD(op, kv), FIELD(op, batch), FIELD(op, layer_idx),        \
-        reads_context, op##_tensors, COUNT(op##_tensors), op##_scalars, COUNT(op##_scalars), run_##op,       \
-        compile_##op, reference_##op, op_check_##op, op_spans_##op
-#define DESC(op, reads_context)                                                                              \
+// The offsets of what an op on a cache has, or none.
+#define ON_CACHE(op) FIELD(op, kv), FIELD(op, batch), FIELD(op, layer_idx)
+#define NO_CACHE(op) 0, 0, 0
+#define DESC_FIELDS(op, cache, reads_context)                                                                \
+#op, sizeof(struct clinfer_##op##_params), cache(op), reads_context, op##_tensors, COUNT(op##_tensors),  \
+        op##_scalars, run_##op, compile_##op, reference_##op, op_check_##op, op_spans_##op
+#define DESC(op, cache, reads_context)                                                                       \
     {                                                                                                        \
-        DESC_FIELDS(op, reads_context)                                                                       \
+        DESC_FIELDS(op, cache, reads_context)                                                                \
     }
 const struct op_desc op_descs[] = {
-    DESC(fused_qk_rope, false),
-    DESC(rms_norm_kv_cache, false),
-    DESC(mla_fused_rope_rmsnorm, false),
-    DESC(mla_decode_branch, true),
-    { DESC_FIELDS(kv_store, false), FIELD(kv_store, kv_v) },
+    DESC(fused_qk_rope, ON_CACHE, false),
+    DESC(rms_norm_kv_cache, ON_CACHE, false),
+    DESC(mla_fused_rope_rmsnorm, ON_CACHE, false),
+    DESC(mla_decode_branch, ON_CACHE, true),
+    { DESC_FIELDS(kv_store, ON_CACHE, false), FIELD(kv_store, kv_v) },
+    DESC(silu_mul, NO_CACHE, false),
 };
 const int op_num_descs = COUNT(op_descs);
 #define AND_ONE(op) +1

@@ -60,6 +60,14 @@ int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head,
     return span(spans, 0, own ? p->kv_v.head_size : p->kv.head_size, CLINFER_F32, 1);
 }
 
+int op_spans_silu_mul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    (void) tensor;
+    (void) head;
+    return span(spans, 0, ((const struct clinfer_silu_mul_params *) c->params)->output.shape[1], CLINFER_F32,
+                1);
+}
+
 // Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
 static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
 {

@@ -154,8 +154,8 @@ static bool make(struct maker *m)
         return fail(m, "no op is called", m->synth->op);
     (void) snprintf(layer, sizeof layer, "%lld", (long long) m->batch->layer);
     set_batch_axes(m);
-    return add_meta(m, "op", m->op->name) && add_meta(m, "layer_idx", layer) && read_text(m) &&
-           add_tensors(m);
+    return add_meta(m, "op", m->op->name) && (!m->op->kv || add_meta(m, "layer_idx", layer)) &&
+           read_text(m) && add_tensors(m);
 }
 
 bool synth_case(const struct synth *s, const struct synth_batch *batch, struct op_case *c, char *error,

@@ -177,7 +177,7 @@ static void fill_tensor(struct filler *f, const struct op_tensor *d, struct st_t
     else if (!strcmp(d->name, "position_ids"))
         fill_ids(f, t, tokens);
     else if (t->dtype != CLINFER_U32)
-        fill_floats(f, t, d->axes[0] == 'T' ? tokens : -1);
+        fill_floats(f, t, f->op->kv && d->axes[0] == 'T' ? tokens : -1);
 }
 
 void synth_fill(const struct op_desc *op, const struct synth *s, const struct synth_batch *batch,

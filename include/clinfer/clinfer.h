@@ -11,5 +11,6 @@
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>
 #include <clinfer/rms_norm_kv_cache.h>
+#include <clinfer/silu_mul.h>
 
 #endif
