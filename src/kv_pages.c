@@ -16,7 +16,8 @@ clinfer_status clf_pages_fail(struct clf_kv_pages *p, clinfer_status status, con
     return status;
 }
 
-clinfer_status clf_pages_init(struct clf_kv_pages *p, int64_t num_pages, int64_t page_size, uint64_t seed)
+clinfer_status clf_pages_init(struct clf_kv_pages *p, int64_t num_pages, int64_t page_size, uint64_t seed,
+                              const void *salt, size_t salt_size)
 {
     *p = (struct clf_kv_pages){ .page_size = page_size,
                                 .num_pages = (uint32_t) num_pages,
@@ -26,7 +27,9 @@ clinfer_status clf_pages_init(struct clf_kv_pages *p, int64_t num_pages, int64_t
     p->free = malloc(p->num_pages * sizeof *p->free);
     p->refs = calloc(p->num_pages, sizeof *p->refs);
     p->seen = malloc(p->num_pages * sizeof *p->seen);
-    if (!p->free || !p->refs || !p->seen) {
+    p->before = malloc(p->num_pages * sizeof *p->before);
+    const bool prefix = clf_prefix_init(&p->prefix, p->num_pages, page_size, salt, salt_size);
+    if (!p->free || !p->refs || !p->seen || !p->before || !prefix) {
         clf_pages_close(p);
         return clf_pages_fail(p, CLINFER_ERR_MEMORY, "no host memory for the books of %" PRId64 " pages",
                               num_pages);
@@ -45,62 +48,9 @@ void clf_pages_close(struct clf_kv_pages *p)
     free(p->free);
     free(p->refs);
     free(p->seen);
+    free(p->before);
+    clf_prefix_close(&p->prefix);
     *p = (struct clf_kv_pages){ 0 };
-}
-
-static uint64_t id_of(const struct clf_kv_pages *p, uint32_t slot)
-{
-    return (uint64_t) p->tag << CLF_ID_TAG | (uint64_t) p->seq[slot].generation << CLF_ID_GENERATION |
-           (slot + 1);
-}
-
-static bool grow_slots(struct clf_kv_pages *p)
-{
-    const uint32_t want = p->slot_capacity ? 2 * p->slot_capacity : 16;
-    struct clf_kv_seq *seq = realloc(p->seq, want * sizeof *seq);
-    if (seq)
-        p->seq = seq;
-    uint32_t *free_slot = seq ? realloc(p->free_slot, want * sizeof *free_slot) : NULL;
-    if (!free_slot)
-        return false;
-    p->free_slot = free_slot;
-    p->slot_capacity = want;
-    return true;
-}
-
-clinfer_status clf_seq_create(struct clf_kv_pages *p, uint64_t *id)
-{
-    if (!p->num_free_slots) {
-        if (p->num_slots == CLF_MAX_SLOTS)
-            return clf_pages_fail(p, CLINFER_ERR_MEMORY, "%u sequences, which is the most",
-                                  (unsigned) p->num_seqs);
-        if (p->num_slots == p->slot_capacity && !grow_slots(p))
-            return clf_pages_fail(p, CLINFER_ERR_MEMORY, "no host memory for sequence %u",
-                                  (unsigned) p->num_seqs + 1);
-        p->seq[p->num_slots] = (struct clf_kv_seq){ .generation = p->first_generation };
-        p->free_slot[p->num_free_slots++] = p->num_slots++;
-    }
-    const uint32_t slot = p->free_slot[--p->num_free_slots];
-    p->seq[slot].live = true;
-    p->num_seqs++;
-    *id = id_of(p, slot);
-    return CLINFER_OK;
-}
-
-clinfer_status clf_seq_find(struct clf_kv_pages *p, uint64_t id, bool idle, struct clf_kv_seq **seq)
-{
-    const uint64_t slot = (id & CLF_MAX_SLOTS) - 1;
-    if (id >> CLF_ID_TAG != p->tag || id >> CLF_ID_KIND & 1)
-        return clf_pages_fail(p, CLINFER_ERR_ARGUMENT, "sequence 0x%" PRIx64 " is none of this pool's", id);
-    if (slot >= p->num_slots || !p->seq[slot].live || id_of(p, (uint32_t) slot) != id)
-        return clf_pages_fail(p, CLINFER_ERR_ARGUMENT, "sequence 0x%" PRIx64 " is not there, or was freed",
-                              id);
-    if (idle && p->seq[slot].batch)
-        return clf_pages_fail(p, CLINFER_ERR_ARGUMENT,
-                              "sequence 0x%" PRIx64 " is in batch 0x%" PRIx64 ", which is open", id,
-                              p->seq[slot].batch);
-    *seq = &p->seq[slot];
-    return CLINFER_OK;
 }
 
 int64_t clf_pages_of(const struct clf_kv_pages *p, int64_t tokens)
@@ -108,35 +58,84 @@ int64_t clf_pages_of(const struct clf_kv_pages *p, int64_t tokens)
     return clf_blocks(tokens, p->page_size);
 }
 
-// Gives pages back until `keep` are left, the last one first, so that a drop leaves the stack as it was.
-static void release(struct clf_kv_pages *p, struct clf_kv_seq *s, int64_t keep)
+uint32_t clf_pages_available(const struct clf_kv_pages *p)
 {
-    while (s->num_pages > keep) {
-        const uint32_t page = s->page[--s->num_pages];
-        if (!--p->refs[page])
-            p->free[p->num_free++] = page;
-    }
+    return p->num_free + p->prefix.num_cached;
 }
 
-static void take(struct clf_kv_pages *p, struct clf_kv_seq *s, int64_t want)
+void clf_page_hold(struct clf_kv_pages *p, uint32_t page)
 {
-    while (s->num_pages < want) {
-        const uint32_t page = p->free[--p->num_free];
-        p->refs[page] = 1;
-        s->page[s->num_pages++] = page;
-    }
+    if (!p->refs[page]++)
+        clf_prefix_revive(&p->prefix, page);
 }
 
-static bool make_room(struct clf_kv_seq *s, int64_t want)
+void clf_page_give(struct clf_kv_pages *p, uint32_t page)
 {
-    int64_t n = s->capacity ? s->capacity : 8;
-    while (n < want)
-        n *= 2;
-    uint32_t *page = n > s->capacity ? realloc(s->page, (size_t) n * sizeof *page) : s->page;
-    if (!page)
+    if (--p->refs[page])
+        return;
+    if (p->prefix.page[page].listed)
+        clf_prefix_cache(&p->prefix, page);
+    else
+        p->free[p->num_free++] = page;
+}
+
+void clf_seq_release(struct clf_kv_pages *p, struct clf_kv_seq *s, int64_t keep)
+{
+    while (s->num_pages > keep)
+        clf_page_give(p, s->page[--s->num_pages]);
+}
+
+static uint32_t take(struct clf_kv_pages *p)
+{
+    const uint32_t page = p->num_free ? p->free[--p->num_free] : clf_prefix_evict(&p->prefix);
+    p->refs[page] = 1;
+    p->prefix.page[page].known = 0;
+    return page;
+}
+
+// Whether new tokens go into a page that others read too, or that is listed.
+static bool must_copy(const struct clf_kv_pages *p, const struct clf_kv_seq *s)
+{
+    if (!s->fresh || s->length % p->page_size == 0)
         return false;
-    s->page = page;
-    s->capacity = (uint32_t) n;
+    const uint32_t tail = s->page[s->num_pages - 1];
+    return p->refs[tail] > 1 || p->prefix.page[tail].listed;
+}
+
+static void take_pages(struct clf_kv_pages *p, struct clf_kv_seq *s)
+{
+    const int64_t want = clf_pages_of(p, s->length + s->fresh);
+    if (must_copy(p, s)) {
+        uint32_t *tail = &s->page[s->num_pages - 1];
+        s->original = *tail + 1;
+        *tail = take(p);
+    }
+    while (s->num_pages < want)
+        s->page[s->num_pages++] = take(p);
+}
+
+// The ids of what the tail holds go with a copy of it, and those of the batch behind them. They count once
+// the batch is committed.
+static bool put_tokens(struct clf_kv_pages *p, struct clf_kv_seq *s, const uint32_t *tokens)
+{
+    struct clf_prefix_page *page = p->prefix.page;
+    const int64_t rest = s->length % p->page_size, first = s->length / p->page_size;
+    if (rest && s->fresh) {
+        const struct clf_prefix_page *from = &page[s->original ? s->original - 1 : s->page[first]];
+        struct clf_prefix_page *tail = &page[s->page[first]];
+        const uint32_t known = from->known < rest ? from->known : (uint32_t) rest;
+        if (known && !clf_prefix_room(&p->prefix, s->page[first]))
+            return false;
+        if (known && from != tail)
+            memcpy(tail->tokens, from->tokens, known * sizeof *tokens);
+        tail->known = known;
+    }
+    s->told = tokens && s->fresh && s->known == s->length;
+    for (int64_t i = first; s->told && i < s->num_pages; i++)
+        if (!clf_prefix_room(&p->prefix, s->page[i]))
+            return false;
+    for (int64_t i = s->length; s->told && i < s->length + s->fresh; i++)
+        page[s->page[i / p->page_size]].tokens[i % p->page_size] = *tokens++;
     return true;
 }
 
@@ -161,90 +160,76 @@ static clinfer_status admit(struct clf_kv_pages *p, uint64_t batch, uint64_t id,
                               "sequence 0x%" PRIx64 ": %" PRId64 " tokens and %" PRId64
                               " new ones are more than %u",
                               id, s->length, fresh, UINT32_MAX);
-    *tokens += fresh;
-    *lacking += clf_pages_of(p, s->length + fresh) - s->num_pages;
-    *slot = (uint32_t) (s - p->seq);
     s->batch = batch;
     s->fresh = fresh;
+    *tokens += fresh;
+    *lacking += clf_pages_of(p, s->length + fresh) - s->num_pages + must_copy(p, s);
+    *slot = (uint32_t) (s - p->seq);
     return CLINFER_OK;
 }
 
 clinfer_status clf_pages_reserve(struct clf_kv_pages *p, uint64_t batch, int64_t n, const uint64_t *id,
-                                 const int64_t *fresh, uint32_t *slot)
+                                 const int64_t *fresh, const uint32_t *tokens, uint32_t *slot)
 {
     clinfer_status st = CLINFER_OK;
-    int64_t admitted = 0, tokens = 0, lacking = 0;
+    int64_t admitted = 0, all = 0, lacking = 0;
     while (!st && admitted < n) {
-        st = admit(p, batch, id[admitted], fresh[admitted], &tokens, &lacking, &slot[admitted]);
+        st = admit(p, batch, id[admitted], fresh[admitted], &all, &lacking, &slot[admitted]);
         admitted += !st;
     }
-    if (!st && lacking > p->num_free)
+    if (!st && lacking > clf_pages_available(p))
         st = clf_pages_fail(p, CLINFER_ERR_PAGES,
-                            "%" PRId64 " new tokens want %" PRId64 " pages, %u of %u are free", tokens,
-                            lacking, (unsigned) p->num_free, (unsigned) p->num_pages);
-    for (int64_t i = 0; !st && i < n; i++) {
-        struct clf_kv_seq *s = &p->seq[slot[i]];
-        if (!make_room(s, clf_pages_of(p, s->length + s->fresh)))
-            st = clf_pages_fail(p, CLINFER_ERR_MEMORY, "no host memory for the pages of sequence 0x%" PRIx64,
-                                id[i]);
+                            "%" PRId64 " new tokens want %" PRId64 " pages, %u of %u are free", all, lacking,
+                            (unsigned) clf_pages_available(p), (unsigned) p->num_pages);
+    bool room = true;
+    for (int64_t i = 0; !st && room && i < n; i++)
+        room = clf_seq_room(&p->seq[slot[i]], clf_pages_of(p, p->seq[slot[i]].length + fresh[i]));
+    for (int64_t i = 0; !st && room && i < n; i++)
+        take_pages(p, &p->seq[slot[i]]);
+    for (int64_t i = 0; !st && room && i < n; i++) {
+        room = put_tokens(p, &p->seq[slot[i]], tokens);
+        tokens = tokens ? tokens + fresh[i] : NULL;
     }
-    for (int64_t i = 0; !st && i < n; i++)
-        take(p, &p->seq[slot[i]], clf_pages_of(p, p->seq[slot[i]].length + fresh[i]));
+    if (!room)
+        st = clf_pages_fail(p, CLINFER_ERR_MEMORY, "no host memory for the pages of %" PRId64 " new tokens",
+                            all);
     if (st)
         clf_pages_settle(p, admitted, slot, false);
     return st;
+}
+
+static void commit_seq(struct clf_kv_pages *p, struct clf_kv_seq *s)
+{
+    const int64_t S = p->page_size, first = s->length / S;
+    s->length += s->fresh;
+    if (s->told)
+        s->known = s->length;
+    for (int64_t i = first; s->told && i < s->num_pages; i++)
+        p->prefix.page[s->page[i]].known = (uint32_t) (s->length - i * S < S ? s->length - i * S : S);
+    p->copies += s->original != 0;
+    if (s->original)
+        clf_page_give(p, s->original - 1);
+    if (s->told)
+        clf_seq_list(p, s, first);
+}
+
+static void drop_seq(struct clf_kv_pages *p, struct clf_kv_seq *s)
+{
+    clf_seq_release(p, s, clf_pages_of(p, s->length));
+    if (!s->original)
+        return;
+    clf_page_give(p, s->page[s->num_pages - 1]);
+    s->page[s->num_pages - 1] = s->original - 1;
 }
 
 void clf_pages_settle(struct clf_kv_pages *p, int64_t n, const uint32_t *slot, bool commit)
 {
     for (int64_t i = n - 1; i >= 0; i--) {
         struct clf_kv_seq *s = &p->seq[slot[i]];
-        if (commit)
-            s->length += s->fresh;
+        (commit ? commit_seq : drop_seq)(p, s);
+        s->original = 0;
+        s->told = false;
         s->fresh = 0;
         s->batch = 0;
-        release(p, s, clf_pages_of(p, s->length));
     }
-}
-
-clinfer_status clf_seq_extend(struct clf_kv_pages *p, uint64_t id, int64_t tokens)
-{
-    uint32_t slot;
-    clinfer_status st = clf_pages_reserve(p, 1, 1, &id, &tokens, &slot);
-    if (!st)
-        clf_pages_settle(p, 1, &slot, true);
-    return st;
-}
-
-clinfer_status clf_seq_truncate(struct clf_kv_pages *p, uint64_t id, int64_t length)
-{
-    struct clf_kv_seq *s;
-    clinfer_status st = clf_seq_find(p, id, true, &s);
-    if (st)
-        return st;
-    if (length < 0 || length > s->length)
-        return clf_pages_fail(p, CLINFER_ERR_ARGUMENT,
-                              "sequence 0x%" PRIx64 ": length %" PRId64 ", want 0 to the %" PRId64
-                              " that it has",
-                              id, length, s->length);
-    s->length = length;
-    release(p, s, clf_pages_of(p, length));
-    return CLINFER_OK;
-}
-
-clinfer_status clf_seq_free(struct clf_kv_pages *p, uint64_t id)
-{
-    struct clf_kv_seq *s;
-    clinfer_status st = clf_seq_find(p, id, true, &s);
-    if (st)
-        return st;
-    release(p, s, 0);
-    free(s->page);
-    *s = (struct clf_kv_seq){ .generation = (s->generation + 1) % CLF_GENERATIONS };
-    p->num_seqs--;
-    if (s->generation == p->first_generation) // all of the slot's ids have been given
-        p->num_retired++;
-    else
-        p->free_slot[p->num_free_slots++] = (uint32_t) (s - p->seq);
-    return CLINFER_OK;
 }

@@ -67,10 +67,27 @@ static clinfer_status set_up(clinfer_kv_pool *pool, const struct clinfer_kv_pool
         return st;
     const uint64_t seed = next_seed(pool->ctx);
     pool->batch_count = seed >> 16 & ((UINT64_C(1) << (CLF_ID_KIND - 1)) - 1);
-    st = clf_pages_init(&pool->pages, pool->layout.p.num_pages, pool->layout.p.page_size, seed);
+    const struct clinfer_kv_pool_params *p = &pool->layout.p;
+    // What makes the contents of pages, but their tokens.
+    const uint64_t salt[] = { p->salt,
+                              (uint64_t) p->mla,
+                              (uint64_t) p->num_layers,
+                              (uint64_t) p->num_heads,
+                              (uint64_t) p->head_size,
+                              (uint64_t) p->v_head_size,
+                              (uint64_t) p->page_size,
+                              (uint64_t) p->dtype,
+                              (uint64_t) p->v_dtype,
+                              (uint64_t) p->scale_group };
+    st = clf_pages_init(&pool->pages, p->num_pages, p->page_size, seed, salt, sizeof salt);
     if (st) {
         snprintf(error, CLF_ERROR_SIZE, "%s", pool->pages.error);
         return st;
+    }
+    pool->wait = malloc(sizeof *pool->wait);
+    if (!pool->wait) {
+        snprintf(error, CLF_ERROR_SIZE, "no host memory");
+        return CLINFER_ERR_MEMORY;
     }
     return make_buffers(pool, error);
 }
@@ -105,6 +122,8 @@ void clinfer_kv_pool_destroy(clinfer_kv_pool **ppool)
     for (int64_t i = 0; pool->mem && i < pool->layout.num_buffers; i++)
         if (pool->mem[i])
             clReleaseMemObject(pool->mem[i]);
+    if (pool->copied)
+        clReleaseEvent(pool->copied);
     clf_pages_close(&pool->pages);
     pthread_mutex_destroy(&pool->lock);
     free(pool->mem);
@@ -145,11 +164,18 @@ clinfer_kv_cache clinfer_kv_pool_layer_v(clinfer_kv_pool *pool, int64_t l)
 void clinfer_kv_pool_info(clinfer_kv_pool *pool, struct clinfer_kv_pool_info *info)
 {
     const struct clf_pool_layout *l = &pool->layout;
+    const struct clf_kv_pages *p = &pool->pages;
     pthread_mutex_lock(&pool->lock);
-    *info = (struct clinfer_kv_pool_info){ .num_pages = pool->pages.num_pages,
-                                           .free_pages = pool->pages.num_free,
-                                           .used_pages = pool->pages.num_pages - pool->pages.num_free,
-                                           .num_seqs = pool->pages.num_seqs,
+    *info = (struct clinfer_kv_pool_info){ .num_pages = p->num_pages,
+                                           .free_pages = p->num_free,
+                                           .used_pages = p->num_pages - clf_pages_available(p),
+                                           .cached_pages = p->prefix.num_cached,
+                                           .num_seqs = p->num_seqs,
+                                           .lookups = p->lookups,
+                                           .lookup_tokens = p->lookup_tokens,
+                                           .hit_tokens = p->hit_tokens,
+                                           .evictions = p->prefix.evictions,
+                                           .copies = p->copies,
                                            .num_buffers = l->num_buffers,
                                            .page_bytes = l->page_bytes,
                                            .bytes = (uint64_t) l->num_buffers * l->buffer_bytes };
@@ -180,10 +206,21 @@ clinfer_status clinfer_kv_seq_free(clinfer_kv_pool *pool, clinfer_kv_seq seq)
     return clf_pool_leave(pool, clf_seq_free(&pool->pages, seq));
 }
 
+static clinfer_status extend(clinfer_kv_pool *pool, uint64_t id, int64_t tokens)
+{
+    uint32_t slot;
+    clinfer_status st = clf_pages_reserve(&pool->pages, 1, 1, &id, &tokens, NULL, &slot);
+    if (st)
+        return st;
+    st = clf_pool_copy(pool, pool->ctx->queue, 1, &slot);
+    clf_pages_settle(&pool->pages, 1, &slot, !st);
+    return st;
+}
+
 clinfer_status clinfer_kv_seq_extend(clinfer_kv_pool *pool, clinfer_kv_seq seq, int64_t tokens)
 {
     pthread_mutex_lock(&pool->lock);
-    return clf_pool_leave(pool, clf_seq_extend(&pool->pages, seq, tokens));
+    return clf_pool_leave(pool, extend(pool, seq, tokens));
 }
 
 clinfer_status clinfer_kv_seq_truncate(clinfer_kv_pool *pool, clinfer_kv_seq seq, int64_t length)

@@ -28,7 +28,8 @@ struct clinfer_kv_pool {
     pthread_mutex_t lock; // over all that follows
     struct clf_kv_pages pages;
     struct clf_pool_batch *batches; // open ones and those kept
-    cl_event *wait;                 // room for an event of each
+    cl_event *wait;                 // room for an event of each, and `copied`
+    cl_event copied;                // comes after all copies of rows so far
     cl_uint num_batches;
     uint64_t batch_count; // the number of the last one; begins anywhere
 };
@@ -36,7 +37,14 @@ struct clinfer_kv_pool {
 // Unlocks; on error keeps the text of pool->pages as the thread's.
 clinfer_status clf_pool_leave(clinfer_kv_pool *pool, clinfer_status status);
 
+// kv_pool_copy.c
+// Copies what those sequences have an `original` for, behind all that clf_pool_waits() names. What has been
+// enqueued when it fails is behind `copied`.
+clinfer_status clf_pool_copy(clinfer_kv_pool *pool, cl_command_queue queue, int64_t n, const uint32_t *slot);
+
 // kv_pool_batch.c
+// The ends of all batches so far, and all copies, into pool->wait, but for what the device has done.
+cl_uint clf_pool_waits(clinfer_kv_pool *pool);
 // Waits for uploads, then frees.
 void clf_pool_batches_free(clinfer_kv_pool *pool);
 bool clf_pool_batches_check(const clinfer_kv_pool *pool, char *error, size_t size);

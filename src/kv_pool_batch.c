@@ -41,7 +41,7 @@ static bool idle(struct clf_pool_batch *b)
 
 static struct clf_pool_batch *new_batch(clinfer_kv_pool *pool)
 {
-    cl_event *wait = realloc(pool->wait, (pool->num_batches + 1) * sizeof *wait);
+    cl_event *wait = realloc(pool->wait, (pool->num_batches + 2) * sizeof *wait);
     if (wait)
         pool->wait = wait;
     struct clf_pool_batch *b = wait ? calloc(1, sizeof *b) : NULL;
@@ -139,14 +139,23 @@ static clinfer_status fill(clinfer_kv_pool *pool, struct clf_pool_batch *b, int6
     return CLINFER_OK;
 }
 
+cl_uint clf_pool_waits(clinfer_kv_pool *pool)
+{
+    cl_uint n = 0;
+    bool failed;
+    for (struct clf_pool_batch *i = pool->batches; i; i = i->next)
+        if (!idle(i) && i->end)
+            pool->wait[n++] = i->end;
+    if (!ended(&pool->copied, &failed))
+        pool->wait[n++] = pool->copied;
+    return n;
+}
+
 // Behind the ends of all batches before it.
 static clinfer_status upload(clinfer_kv_pool *pool, struct clf_pool_batch *b, cl_command_queue queue,
                              size_t words)
 {
-    cl_uint n = 0;
-    for (struct clf_pool_batch *i = pool->batches; i; i = i->next)
-        if (!idle(i) && i->end)
-            pool->wait[n++] = i->end;
+    const cl_uint n = clf_pool_waits(pool);
     cl_int err = clRetainCommandQueue(queue);
     if (err)
         return FAIL(err, "a batch's queue: %s", clinfer_status_str((clinfer_status) err));
@@ -174,12 +183,16 @@ static clinfer_status open_batch(clinfer_kv_pool *pool, const struct clinfer_kv_
         return FAIL(CLINFER_ERR_MEMORY, "no host memory for a batch of %" PRId64 " sequences", p->num_seqs);
     const uint64_t next =
         (uint64_t) pool->pages.tag << CLF_ID_TAG | UINT64_C(1) << CLF_ID_KIND | (pool->batch_count + 1);
-    clinfer_status st = clf_pages_reserve(&pool->pages, next, p->num_seqs, p->seqs, p->new_tokens, b->slot);
+    clinfer_status st =
+        clf_pages_reserve(&pool->pages, next, p->num_seqs, p->seqs, p->new_tokens, p->tokens, b->slot);
     if (st)
         return st;
+    const cl_command_queue queue = p->queue ? p->queue : pool->ctx->queue;
     st = fill(pool, b, p->num_seqs, &words);
     if (!st)
-        st = upload(pool, b, p->queue ? p->queue : pool->ctx->queue, words);
+        st = clf_pool_copy(pool, queue, p->num_seqs, b->slot);
+    if (!st)
+        st = upload(pool, b, queue, words);
     if (st) {
         clf_pages_settle(&pool->pages, p->num_seqs, b->slot, false);
         return st;

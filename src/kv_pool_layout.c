@@ -212,3 +212,10 @@ clinfer_kv_cache clf_pool_view(const struct clf_pool_layout *l, int64_t layer, b
     }
     return kv;
 }
+
+size_t clf_pool_at(const struct clf_pool_layout *l, int section, int64_t layer, int plane, int64_t page)
+{
+    const struct clf_pool_section *s = &l->section[section];
+    const int64_t rows = (page * s->planes + plane) * l->layers_each + layer % l->layers_each;
+    return s->offset + (size_t) (rows * s->row) * s->size;
+}

@@ -30,3 +30,6 @@ clinfer_status clf_pool_layout(struct clf_pool_layout *l, const struct clinfer_k
 // The view of a layer, or of its V plane alone, without the buffer, which is number *buffer. Zeroed where
 // there is none.
 clinfer_kv_cache clf_pool_view(const struct clf_pool_layout *l, int64_t layer, bool v, int64_t *buffer);
+
+// Bytes from the start of its buffer to a page of a section, in one layer and plane.
+size_t clf_pool_at(const struct clf_pool_layout *l, int section, int64_t layer, int plane, int64_t page);

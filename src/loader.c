@@ -61,6 +61,10 @@
       (cl_command_queue q, cl_mem m, cl_bool block, size_t at, size_t size, const void *from, cl_uint n,     \
        const cl_event *wait, cl_event *event),                                                               \
       (q, m, block, at, size, from, n, wait, event))                                                         \
+    X(clEnqueueCopyBuffer,                                                                                   \
+      (cl_command_queue q, cl_mem from, cl_mem to, size_t from_at, size_t to_at, size_t size, cl_uint n,     \
+       const cl_event *wait, cl_event *event),                                                               \
+      (q, from, to, from_at, to_at, size, n, wait, event))                                                   \
     X(clEnqueueNDRangeKernel,                                                                                \
       (cl_command_queue q, cl_kernel k, cl_uint dims, const size_t *offset, const size_t *global,            \
        const size_t *local, cl_uint n, const cl_event *wait, cl_event *event),                               \

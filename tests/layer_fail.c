@@ -80,6 +80,10 @@ INT(clBuildProgram, (cl_program p, cl_uint n, const cl_device_id *d, const char 
     (p, n, d, o, f, u), 0)
 INT(clEnqueueBarrierWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *w, cl_event *e),
     (q, n, w, e), e != NULL)
+INT(clEnqueueCopyBuffer,
+    (cl_command_queue q, cl_mem from, cl_mem to, size_t a, size_t b, size_t s, cl_uint n, const cl_event *w,
+     cl_event *e),
+    (q, from, to, a, b, s, n, w, e), e != NULL)
 INT(clEnqueueMarkerWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *w, cl_event *e),
     (q, n, w, e), e != NULL)
 INT(clEnqueueNDRangeKernel,

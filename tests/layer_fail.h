@@ -9,6 +9,7 @@
 #define LAYER_INT_FUNCTIONS(X)                                                                               \
     X(clBuildProgram)                                                                                        \
     X(clEnqueueBarrierWithWaitList)                                                                          \
+    X(clEnqueueCopyBuffer)                                                                                   \
     X(clEnqueueMarkerWithWaitList)                                                                           \
     X(clEnqueueNDRangeKernel)                                                                                \
     X(clEnqueueReadBuffer)                                                                                   \

@@ -122,6 +122,8 @@ static cl_int put(struct pool_rig *p, cl_command_queue queue, cl_mem mem, size_t
 {
     (void) priv;
     unsigned char *row = rig_row(&p->r, rig_buffer(&p->r, "kv_blocks")->initial, request, position);
+    if (p->new_rows && position < p->r.batch.cached[request])
+        return CL_SUCCESS;
     return clEnqueueWriteBuffer(queue, mem, CL_TRUE, at, RIG_ROW_BYTES, row, 0, NULL, NULL);
 }
 

@@ -13,7 +13,8 @@ struct pool_rig {
     clinfer_kv_seq seq[RIG_REQUESTS];
     clinfer_kv_pool_batch batch; // 0: rows are found by the sequences' pages, not by a table
     struct clinfer_kv_batch_info info;
-    bool v; // V's view instead of K's
+    bool v;        // V's view instead of K's
+    bool new_rows; // pool_rig_put_rows writes those of new tokens alone
 };
 
 // Of the rig's shape for an op.

@@ -21,11 +21,13 @@ CLINFER_API_BEGIN
 //   ... for each layer l, operations with .kv = clinfer_kv_pool_layer(pool, l), .batch = info.tensors ...
 //   clinfer_kv_batch_commit(pool, batch, 0, NULL);  // enqueued is enough: nothing here waits for the device
 //
+// Prefixes that come again and forks are in kv_prefix.h, sequences in files in kv_seq_file.h.
+//
 // Sequences and batches are numbers that a pool never gives twice. One that has ended, that another pool of
 // the context gave (of another context's, all but one in 2^39), or that is made up is refused: ERR_ARGUMENT;
-// 0 is none. A call that returns an error has changed nothing, and clinfer_ctx_error() of the pool's context
-// has the text. Threads: any, one lock a pool; destroy comes last. The log callback is called without the
-// lock.
+// 0 is none. A call that returns an error has changed nothing (though it may have cost cached prefixes), and
+// clinfer_ctx_error() of the pool's context has the text. Threads: any, one lock a pool; destroy comes last.
+// The log callback is called without the lock.
 typedef struct clinfer_kv_pool clinfer_kv_pool;
 typedef uint64_t clinfer_kv_seq;
 typedef uint64_t clinfer_kv_pool_batch;
@@ -43,6 +45,9 @@ struct clinfer_kv_pool_params {
     // One of the two. A page holds its S tokens for all layers, K, V and scales.
     int64_t num_pages;  // at most 2^31 - 1
     uint64_t max_bytes; // as many pages as fit into this much device memory
+    // Names what else the contents of a row depend on, the model and its rotations say: prefixes of another
+    // salt are others, and a saved sequence is loaded only where it is the same.
+    uint64_t salt;
 };
 #define clinfer_kv_pool_params(...) (&(struct clinfer_kv_pool_params){ __VA_ARGS__ })
 
@@ -66,19 +71,24 @@ CLINFER_API clinfer_kv_cache clinfer_kv_pool_layer_v(clinfer_kv_pool *pool, int6
 
 struct clinfer_kv_pool_info {
     int64_t num_pages;             // = free + used + cached
-    int64_t free_pages;            // what sequences can still take
+    int64_t free_pages;            // sequences can take these and the cached ones
     int64_t used_pages;            // held by sequences, open batches included
-    int64_t cached_pages;          // held by none, kept for a prefix that comes again: none in this version
+    int64_t cached_pages;          // held by none, kept for a prefix that comes again (kv_prefix.h)
     int64_t num_seqs, num_batches; // alive, open
     int64_t num_buffers;           // 1, or one a layer
     uint64_t page_bytes;           // of one page, all layers
     uint64_t bytes;                // device memory of all buffers
+    // Since create:
+    uint64_t lookups, lookup_tokens; // clinfer_kv_seq_match, and the tokens looked for
+    uint64_t hit_tokens;             // of those, the ones found
+    uint64_t evictions;              // cached pages that were taken for something else
+    uint64_t copies;                 // pages that a sequence copied before it appended
 };
 CLINFER_API void clinfer_kv_pool_info(clinfer_kv_pool *pool, struct clinfer_kv_pool_info *info);
 
-// Counts everything anew: 1 where each page is free or held, exactly once each as the books say, and every
-// sequence has the pages that its length asks for. Else 0, the first contradiction in `error` (may be NULL).
-// For tests: it takes time by the page.
+// Counts everything anew: 1 where each page is free, held as often as the books say, or cached and found by
+// its tokens, and every sequence has the pages that its length asks for. Else 0, the first contradiction in
+// `error` (may be NULL). For tests: it takes time by the page.
 CLINFER_API int clinfer_kv_pool_check(clinfer_kv_pool *pool, char *error, size_t error_size);
 
 // A sequence has a length, the tokens that the cache holds for it, at most 2^32 - 1, and just the pages for
@@ -86,12 +96,17 @@ CLINFER_API int clinfer_kv_pool_check(clinfer_kv_pool *pool, char *error, size_t
 // freed; it never waits for the device. Pages that it gives back go to whoever asks next, while the device
 // may still be working on them: clinfer_kv_batch_info.ready keeps a batch's work behind that, and what the
 // program writes itself after extend must be so by its queue or events.
-// Errors of all: ERR_ARGUMENT, ERR_MEMORY; of extend also ERR_PAGES.
+//
+// What appends to a partly filled page that others have too, or that can be found as a prefix, first takes a
+// page of its own and copies the rows: on the batch's queue, before `ready`; of extend on the context's. That
+// page counts among those that are wanted. No row that was stored ever changes for another sequence.
+// Errors of all: ERR_ARGUMENT, ERR_MEMORY; of extend also ERR_PAGES, OpenCL's.
 CLINFER_API clinfer_status clinfer_kv_seq_create(clinfer_kv_pool *pool, clinfer_kv_seq *seq);
 CLINFER_API clinfer_status clinfer_kv_seq_free(clinfer_kv_pool *pool, clinfer_kv_seq seq);
 
 // Lengthens it by `tokens` whose rows the program stores itself (a prompt that was saved): it takes pages and
-// advances at once. What a step computes comes through a batch instead. ERR_PAGES: too few are free.
+// advances at once. What a step computes comes through a batch instead. ERR_PAGES: too few are free
+// or cached.
 CLINFER_API clinfer_status clinfer_kv_seq_extend(clinfer_kv_pool *pool, clinfer_kv_seq seq, int64_t tokens);
 // Shortens it to `length` tokens, at most what it has; pages that hold none of them go back.
 CLINFER_API clinfer_status clinfer_kv_seq_truncate(clinfer_kv_pool *pool, clinfer_kv_seq seq, int64_t length);
@@ -107,12 +122,16 @@ struct clinfer_kv_batch_params {
     int64_t num_seqs;           // B; may be 0
     const clinfer_kv_seq *seqs; // row b of the batch is seqs[b]; none twice, none in another open batch
     const int64_t *new_tokens;  // of each, >= 0
+    // Ids of the new tokens, row after row; NULL: not known. On commit they make pages that are full by then
+    // a prefix that can be found, for sequences whose tokens before them are known too (kv_prefix.h).
+    const uint32_t *tokens;
 };
 #define clinfer_kv_batch_params(...) (&(struct clinfer_kv_batch_params){ __VA_ARGS__ })
 
 // Opens a batch: takes pages for all its new tokens, or none at all, writes the tensors and enqueues their
 // upload. Nothing blocks. Any number may be open at once; the lengths of its sequences stay as they are until
-// commit. Errors: ERR_PAGES (more pages are wanted than are free), ERR_ARGUMENT, ERR_MEMORY, OpenCL's.
+// commit. Errors: ERR_PAGES (more pages are wanted than are free or cached), ERR_ARGUMENT, ERR_MEMORY,
+// OpenCL's.
 CLINFER_API clinfer_status clinfer_kv_batch_create(clinfer_kv_pool *pool,
                                                    const struct clinfer_kv_batch_params *params,
                                                    clinfer_kv_pool_batch *batch);

@@ -11,15 +11,24 @@ TestSuite(kv_pages_edges, .timeout = 30);
 static struct clf_kv_pages open_pages(int64_t pages, int64_t page_size, uint64_t seed)
 {
     struct clf_kv_pages p;
-    cr_assert_eq(clf_pages_init(&p, pages, page_size, seed), CLINFER_OK);
+    cr_assert_eq(clf_pages_init(&p, pages, page_size, seed, NULL, 0), CLINFER_OK);
     return p;
+}
+
+static clinfer_status extend(struct clf_kv_pages *p, uint64_t id, int64_t tokens)
+{
+    uint32_t slot;
+    const clinfer_status st = clf_pages_reserve(p, 1, 1, &id, &tokens, NULL, &slot);
+    if (!st)
+        clf_pages_settle(p, 1, &slot, true);
+    return st;
 }
 
 static uint64_t new_seq(struct clf_kv_pages *p, int64_t tokens)
 {
     uint64_t id;
     cr_assert_eq(clf_seq_create(p, &id), CLINFER_OK);
-    cr_assert_eq(clf_seq_extend(p, id, tokens), CLINFER_OK, "%s", p->error);
+    cr_assert_eq(extend(p, id, tokens), CLINFER_OK, "%s", p->error);
     return id;
 }
 
@@ -71,12 +80,13 @@ Test(kv_pages_edges, all_or_nothing)
     uint32_t slot[4], stack[6];
     const uint64_t id[4] = { new_seq(&p, 4), new_seq(&p, 3), new_seq(&p, 0), new_seq(&p, 0) };
     memcpy(stack, p.free, sizeof stack);
-    cr_assert_eq(clf_pages_reserve(&p, 9, 4, id, (const int64_t[]){ 5, 1, 12, 1 }, slot), CLINFER_ERR_PAGES);
+    cr_assert_eq(clf_pages_reserve(&p, 9, 4, id, (const int64_t[]){ 5, 1, 12, 1 }, NULL, slot),
+                 CLINFER_ERR_PAGES);
     expect_text(&p, "6 pages", "4 of 6 are free");
     cr_assert_eq(p.num_free, 4);
     cr_assert(!memcmp(stack, p.free, sizeof stack));
     expect_sound(&p);
-    cr_assert_eq(clf_pages_reserve(&p, 9, 4, id, (const int64_t[]){ 5, 1, 4, 1 }, slot), CLINFER_OK);
+    cr_assert_eq(clf_pages_reserve(&p, 9, 4, id, (const int64_t[]){ 5, 1, 4, 1 }, NULL, slot), CLINFER_OK);
     cr_assert_eq(p.num_free, 0);
     clf_pages_settle(&p, 4, slot, false);
     cr_assert_eq(p.num_free, 4);
@@ -93,16 +103,16 @@ Test(kv_pages_edges, numbers_past_the_end)
     cr_assert_eq(clf_seq_truncate(&p, id, 101), CLINFER_ERR_ARGUMENT);
     expect_text(&p, "101", "100");
     cr_assert_eq(clf_seq_truncate(&p, id, -1), CLINFER_ERR_ARGUMENT);
-    cr_assert_eq(clf_seq_extend(&p, id, -1), CLINFER_ERR_ARGUMENT);
-    cr_assert_eq(clf_seq_extend(&p, id, INT64_MAX), CLINFER_ERR_ARGUMENT);
+    cr_assert_eq(extend(&p, id, -1), CLINFER_ERR_ARGUMENT);
+    cr_assert_eq(extend(&p, id, INT64_MAX), CLINFER_ERR_ARGUMENT);
     expect_text(&p, "9223372036854775807", "2147483647");
-    cr_assert_eq(clf_seq_extend(&p, id, INT32_MAX), CLINFER_OK);
-    cr_assert_eq(clf_seq_extend(&p, id, INT32_MAX), CLINFER_ERR_ARGUMENT);
+    cr_assert_eq(extend(&p, id, INT32_MAX), CLINFER_OK);
+    cr_assert_eq(extend(&p, id, INT32_MAX), CLINFER_ERR_ARGUMENT);
     expect_text(&p, "2147483747", "4294967295");
-    cr_assert_eq(clf_seq_extend(&p, id, INT32_MAX - 99), CLINFER_OK); // 2^32 - 1
+    cr_assert_eq(extend(&p, id, INT32_MAX - 99), CLINFER_OK); // 2^32 - 1
     cr_assert_eq(p.seq[0].length, UINT32_MAX);
     const uint64_t two[2] = { new_seq(&p, 0), new_seq(&p, 0) };
-    cr_assert_eq(clf_pages_reserve(&p, 9, 2, two, (const int64_t[]){ INT32_MAX, 1 }, slot),
+    cr_assert_eq(clf_pages_reserve(&p, 9, 2, two, (const int64_t[]){ INT32_MAX, 1 }, NULL, slot),
                  CLINFER_ERR_ARGUMENT);
     expect_text(&p, "1 new tokens", "0 to 0");
     expect_sound(&p);
