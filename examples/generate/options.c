@@ -9,11 +9,27 @@
 #include <string.h>
 
 const char options_usage[] =
-    "usage: generate --prompt TEXT... | --prompts FILE | --nll FILE\n"
-    "                [--model FILE] [-n N] [--temperature X] [--top-p X] [--seed N] [--special]\n"
-    "                [--weights bf16|q8_0|f8_e4m3] [--kv-type f32|f16|bf16|f8_e4m3|f8_e4m3_scaled]\n"
-    "                [--attention gqa|mla] [--page-size N] [--pages N] [--batch N] [--chunk N]\n"
-    "                [--device D] [--json]\n";
+    "usage: generate --prompt TEXT... | --prompts FILE | --nll FILE  [options]\n"
+    "  --prompt TEXT      continues it; several run together over one pool of pages\n"
+    "  --prompts FILE     a prompt on each line\n"
+    "  --nll FILE         the mean loss of the file's text instead\n"
+    "  --model FILE       GGUF, architecture llama or deepseek2; else the one inside, psalter-2m\n"
+    "  -n N               new tokens of each prompt, at most (32)\n"
+    "  --temperature X, --top-p X, --seed N   how tokens are drawn (0: the likeliest, 1, 0)\n"
+    "  --special          prompts may spell special tokens\n"
+    "  --weights f32|bf16|q8_0|f8_e4m3        on the device (bf16)\n"
+    "  --kv-type f32|f16|bf16|f8_e4m3|f8_e4m3_scaled   of the cache (f16)\n"
+    "  --attention gqa|mla   mla runs a llama model through the MLA operations, which is exact: a proof,\n"
+    "                     not a saving, for its cache is larger\n"
+    "  --page-size N      tokens of a page (16)\n"
+    "  --pages N          of the pool (what the prompts that run at a time need)\n"
+    "  --batch N          prompts that run at a time (8)\n"
+    "  --chunk N          tokens of a step (128)\n"
+    "  --deterministic    each text is the same, bit for bit, whatever runs beside it and whenever it is\n"
+    "                     preempted. Its price: one work-item a head for all keys of a token, however long\n"
+    "                     the context, and no prefill branch of MLA, so long prompts are slower\n"
+    "  --device D         index, cpu, gpu or a part of a name (CLINFER_DEVICE, or the first)\n"
+    "  --json             JSON Lines\n";
 
 struct choice {
     const char *option, *value;
@@ -25,6 +41,7 @@ static const struct choice choices[] = {
     { "--kv-type", "bf16", KV_BF16 },
     { "--kv-type", "f8_e4m3", KV_F8_E4M3 },
     { "--kv-type", "f8_e4m3_scaled", KV_F8_E4M3_SCALED },
+    { "--weights", "f32", WEIGHTS_F32 },
     { "--weights", "bf16", WEIGHTS_BF16 },
     { "--weights", "q8_0", WEIGHTS_Q8_0 },
     { "--weights", "f8_e4m3", WEIGHTS_F8_E4M3 },
@@ -98,10 +115,11 @@ static bool add_prompt(struct options *o, const char *text, size_t size, struct 
 
 static bool flag(const char *name, struct options *o)
 {
-    bool *set = !strcmp(name, "--json")      ? &o->json
-                : !strcmp(name, "--help")    ? &o->help
-                : !strcmp(name, "--special") ? &o->special
-                                             : NULL;
+    bool *set = !strcmp(name, "--json")            ? &o->json
+                : !strcmp(name, "--help")          ? &o->help
+                : !strcmp(name, "--special")       ? &o->special
+                : !strcmp(name, "--deterministic") ? &o->deterministic
+                                                   : NULL;
     if (set)
         *set = true;
     return set != NULL;
@@ -183,7 +201,7 @@ static bool parse_one(int argc, char **argv, int *at, struct options *o, struct 
 bool options_parse(int argc, char **argv, struct options *options, struct error *error)
 {
     *options = (struct options){ .max_tokens = 32,
-                                 .kv_type = KV_BF16,
+                                 .kv_type = KV_F16,
                                  .weights = WEIGHTS_BF16,
                                  .page_size = 16,
                                  .batch = 8,

@@ -22,8 +22,8 @@ struct options {
     const char *nll_file;             // --nll FILE
     struct options_text nll;          // after options_read: its bytes
     int64_t max_tokens;               // -n N: new tokens of a prompt; default 32
-    enum options_kv_type kv_type;     // --kv-type T; default bf16
-    enum weights_type weights;        // --weights bf16|q8_0|f8_e4m3; default bf16
+    enum options_kv_type kv_type;     // --kv-type T; default f16
+    enum weights_type weights;        // --weights f32|bf16|q8_0|f8_e4m3; default bf16
     enum options_attention attention; // --attention gqa|mla; default: as the model's architecture says
     int64_t page_size;                // --page-size N; default 16
     int64_t pages;                    // --pages N; 0, the default: as many as all prompts need
@@ -32,6 +32,7 @@ struct options {
     double temperature, top_p;        // --temperature X, default 0: greedy; --top-p X, default 1
     uint64_t seed;                    // --seed N; default 0
     bool special;                     // --special: prompts may spell special tokens
+    bool deterministic;               // --deterministic: a prompt's text is the same whatever runs beside it
     bool json, help;                  // --json, --help
     const char *device;               // --device D; NULL: CLINFER_DEVICE's, or the first
     char *texts;                      // what options_read has read

@@ -105,8 +105,7 @@ bool scheduler_add(struct scheduler *s, const uint32_t *prompt, int64_t count, i
                            .user = user,
                            .next_logits = all_logits ? 0 : count - 1,
                            .limit = limit,
-                           .share = !all_logits,
-                           .added_s = s->params.now() };
+                           .share = !all_logits };
     if (request)
         *request = r;
     return true;

@@ -27,7 +27,7 @@ struct request {
     int64_t pages;       // that it held when it ended
     int preemptions;
     bool share, started;
-    double added_s, started_s, prefilled_s, done_s; // prefilled_s: when the prompt's last logits came
+    double started_s, prefilled_s, done_s; // first run, the prompt's logits there, ended; 0: not yet
 };
 
 // New tokens of a sequence; logits are wanted of the last `want` of them.
