@@ -9,10 +9,10 @@
 #include <string.h>
 
 const char options_usage[] =
-    "usage: generate --prompt TEXT... | --prompts FILE | --nll FILE  [options]\n"
+    "usage: generate --prompt TEXT... | --prompts FILE | --nll FILE [--prompt TEXT...]  [options]\n"
     "  --prompt TEXT      continues it; several run together over one pool of pages\n"
     "  --prompts FILE     a prompt on each line\n"
-    "  --nll FILE         the mean loss of the file's text instead\n"
+    "  --nll FILE         the mean loss of the file's text, perhaps with prompts running beside it\n"
     "  --model FILE       GGUF, architecture llama or deepseek2; else the one inside, psalter-2m\n"
     "  -n N               new tokens of each prompt, at most (32)\n"
     "  --temperature X, --top-p X, --seed N   how tokens are drawn (0: the likeliest, 1, 0)\n"
@@ -212,8 +212,10 @@ bool options_parse(int argc, char **argv, struct options *options, struct error 
         ok = parse_one(argc, argv, &at, options, error);
     if (ok && !options->help) {
         const int ways = (options->num_prompts > 0) + !!options->prompts_file + !!options->nll_file;
-        if (ways != 1)
-            ok = fail(error, "%d of --prompt, --prompts and --nll are there, want one", ways);
+        if (ways != 1 && (ways != 2 || options->prompts_file))
+            ok = fail(error,
+                      "%d of --prompt, --prompts and --nll are there, want one, or --prompt beside --nll",
+                      ways);
     }
     if (!ok)
         options_free(options);

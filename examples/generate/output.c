@@ -16,9 +16,10 @@ static void progress_clear(struct output *o)
 // While the prompt whose text comes next is not through.
 static void progress_show(struct output *o, const struct session *s)
 {
-    const struct request *r = s->jobs[o->job].request;
+    const struct job *job = &s->jobs[o->job];
+    const struct request *r = job->request;
     const int64_t total = r->num_prompt, done = r->cached < total ? r->cached : total;
-    if (!o->terminal || (r->prefilled_s > 0 && !s->options->nll_file))
+    if (!o->terminal || (r->prefilled_s > 0 && !job->score))
         return;
     fprintf(stderr, "\r\033[K%zu/%zu: %" PRId64 " of %" PRId64 " tokens", o->job + 1, s->num_jobs, done,
             total);
@@ -85,20 +86,27 @@ static void print_text(struct output *o, const struct session *s, const struct j
     fflush(stdout);
 }
 
+// With JSON nothing before it is done.
+static void print_job(struct output *o, const struct session *s, const struct job *job)
+{
+    if (s->options->json && job->request->state == REQUEST_DONE)
+        json_job(s, job);
+    else if (!s->options->json)
+        print_text(o, s, job);
+}
+
 void output_step(void *self, const struct session *s)
 {
     struct output *o = self;
     for (bool done = true; done && o->job < s->num_jobs; o->job += done) {
         const struct job *job = &s->jobs[o->job];
         done = job->request->state == REQUEST_DONE;
-        if (!s->options->json && !s->options->nll_file)
-            print_text(o, s, job);
-        if (!done)
-            progress_show(o, s);
-        else if (s->options->json && !s->options->nll_file)
-            json_job(s, job);
+        if (!job->score)
+            print_job(o, s, job);
         if (done)
             o->printed = 0;
+        else
+            progress_show(o, s);
     }
 }
 
@@ -127,13 +135,20 @@ static void print_totals(const struct session *s)
             info.pages, s->options->page_size, s->scheduler.preemptions, info.device);
 }
 
+static void print_loss(const struct session *s, const struct job *job)
+{
+    const double mean = job->loss / (double) job->scored;
+    if (s->options->json)
+        printf("{\"nll\":%.6f,\"tokens\":%" PRId64 "}\n", mean, job->scored);
+    else
+        printf("nll %.5f over %" PRId64 " tokens\n", mean, job->scored);
+}
+
 void output_end(struct output *o, const struct session *s)
 {
     progress_clear(o);
-    if (!s->options->nll_file)
+    if (s->options->num_prompts)
         print_totals(s);
-    else if (s->options->json)
-        printf("{\"nll\":%.6f,\"tokens\":%" PRId64 "}\n", s->loss / (double) s->scored, s->scored);
-    else
-        printf("nll %.5f over %" PRId64 " tokens\n", s->loss / (double) s->scored, s->scored);
+    if (s->options->nll_file)
+        print_loss(s, &s->jobs[0]);
 }

@@ -63,9 +63,9 @@ static bool take(void *self, struct request *request, int64_t position, const fl
 {
     struct session *s = self;
     struct job *job = request->user;
-    if (s->options->nll_file) {
-        s->loss += loss_of(logits, s->model.params.vocab, job->tokens.ids[position + 1]);
-        s->scored++;
+    if (job->score) {
+        job->loss += loss_of(logits, s->model.params.vocab, job->tokens.ids[position + 1]);
+        job->scored++;
         return true;
     }
     uint32_t token;
@@ -81,7 +81,7 @@ static bool take(void *self, struct request *request, int64_t position, const fl
 
 static bool encode(struct session *s, struct job *job, struct error *error)
 {
-    const unsigned special = s->options->special && !s->options->nll_file ? TOKENIZER_SPECIAL : 0;
+    const unsigned special = s->options->special && !job->score ? TOKENIZER_SPECIAL : 0;
     if (job->prompt.size == 0)
         return fail(error, "it is empty, want at least 1 byte");
     return tokenizer_encode(s->tokenizer, job->prompt.text, job->prompt.size, TOKENIZER_BEGIN | special,
@@ -91,8 +91,7 @@ static bool encode(struct session *s, struct job *job, struct error *error)
 // Positions that the text takes; its last token needs none.
 static bool positions(const struct session *s, const struct job *job, int64_t *n, struct error *error)
 {
-    const int64_t count = (int64_t) job->tokens.count,
-                  new = s->options->nll_file ? 0 : s->options->max_tokens;
+    const int64_t count = (int64_t) job->tokens.count, new = job->score ? 0 : s->options->max_tokens;
     *n = count + new - 1;
     if (*n < 1)
         return fail(error, "it has %" PRId64 " token, want at least 2: one to predict the next", count);
@@ -103,27 +102,41 @@ static bool positions(const struct session *s, const struct job *job, int64_t *n
                 count, new, *n, s->model.params.context);
 }
 
-// Adds the reason to what the error says.
+// Puts before the reason whose it is.
 static bool about_job(const struct session *s, size_t i, struct error *error)
 {
     const struct error reason = *error;
-    if (s->options->nll_file)
+    const size_t prompts = s->options->num_prompts;
+    if (s->jobs[i].score)
         return fail(error, "%.200s: %s", s->options->nll_file, reason.text);
-    return fail(error, "prompt %zu of %zu: %s", i + 1, s->num_jobs, reason.text);
+    return fail(error, "prompt %zu of %zu: %s", i + 1 + prompts - s->num_jobs, prompts, reason.text);
+}
+
+// Prompts that are the same draw other tokens, each those that it draws alone.
+static uint64_t stream_of(const struct session *s, size_t i)
+{
+    const struct options_text *prompt = &s->jobs[i].prompt;
+    uint64_t stream = 0;
+    for (size_t k = 0; k < i; k++)
+        stream += s->jobs[k].prompt.size == prompt->size &&
+                  !memcmp(s->jobs[k].prompt.text, prompt->text, prompt->size);
+    return stream;
 }
 
 static bool make_jobs(struct session *s, int64_t *longest, struct error *error)
 {
     const struct options *o = s->options;
-    s->num_jobs = o->nll_file ? 1 : o->num_prompts;
+    const size_t scores = o->nll_file ? 1 : 0;
+    s->num_jobs = scores + o->num_prompts;
     s->jobs = calloc(s->num_jobs, sizeof *s->jobs);
     if (!s->jobs)
         return fail(error, "out of memory for %zu prompts", s->num_jobs);
     for (size_t i = 0; i < s->num_jobs; i++) {
         struct job *job = &s->jobs[i];
         int64_t n;
-        job->prompt = o->nll_file ? o->nll : o->prompts[i];
-        sampler_init(&job->sampler, o->temperature, o->top_p, o->seed, i);
+        job->score = i < scores;
+        job->prompt = job->score ? o->nll : o->prompts[i - scores];
+        sampler_init(&job->sampler, o->temperature, o->top_p, o->seed, stream_of(s, i));
         if (!encode(s, job, error) || !positions(s, job, &n, error))
             return about_job(s, i, error);
         *longest = n > *longest ? n : *longest;
@@ -133,11 +146,10 @@ static bool make_jobs(struct session *s, int64_t *longest, struct error *error)
 
 static bool add_jobs(struct session *s, struct error *error)
 {
-    const bool score = s->options->nll_file;
     for (size_t i = 0; i < s->num_jobs; i++) {
         struct job *job = &s->jobs[i];
-        if (!scheduler_add(&s->scheduler, job->tokens.ids, (int64_t) job->tokens.count - score,
-                           score ? 0 : s->options->max_tokens, score, job, &job->request, error))
+        if (!scheduler_add(&s->scheduler, job->tokens.ids, (int64_t) job->tokens.count - job->score,
+                           job->score ? 0 : s->options->max_tokens, job->score, job, &job->request, error))
             return about_job(s, i, error);
     }
     return true;

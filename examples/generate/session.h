@@ -11,12 +11,15 @@
 
 struct job {
     struct options_text prompt;
+    bool score;               // the loss of its text is measured; else it is continued
     struct token_list tokens; // of the prompt
     struct request *request;
     struct sampler sampler;
     char *text; // what was generated: bytes, which need not be whole characters before the end
     size_t size, capacity;
     int64_t generated; // tokens, an end token not counted
+    double loss;       // the sum over `scored` tokens
+    int64_t scored;
 };
 
 struct session {
@@ -26,10 +29,8 @@ struct session {
     struct tokenizer *tokenizer;
     struct scheduler scheduler;
     struct engine *engine;
-    struct job *jobs; // with --nll one
+    struct job *jobs; // the text of --nll, if there is one, then the prompts
     size_t num_jobs;
-    double loss; // with --nll: the sum over `scored` tokens
-    int64_t scored;
     double started_s, done_s; // of session_run
 };
 
