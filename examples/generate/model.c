@@ -77,6 +77,12 @@ static bool refuse_others(const struct reader *r)
            gguf_get_uint(r->file, key, 0, 0, &experts, r->error);
 }
 
+static bool even_rope(const struct reader *r)
+{
+    return r->p->rope_dims % 2 == 0 ||
+           fail(r->error, "rope turns %" PRId64 " dims, want an even number", r->p->rope_dims);
+}
+
 static bool read_llama(const struct reader *r)
 {
     struct model_params *p = r->p;
@@ -92,7 +98,7 @@ static bool read_llama(const struct reader *r)
         return fail(r->error, "%" PRId64 " heads in a width of %" PRId64, p->heads, p->width);
     p->rope_dims = p->head_size;
     p->scale = 1 / sqrt((double) p->head_size);
-    return expect_int(r, "attention.value_length", p->head_size) &&
+    return even_rope(r) && expect_int(r, "attention.value_length", p->head_size) &&
            expect_int(r, "rope.dimension_count", p->head_size);
 }
 
@@ -113,7 +119,7 @@ static bool read_deepseek2(const struct reader *r)
     p->kv_heads = 1;
     p->head_size = p->latent + p->rope_dims;
     p->scale = 1 / sqrt((double) query);
-    return expect_int(r, "attention.head_count_kv", 1) &&
+    return even_rope(r) && expect_int(r, "attention.head_count_kv", 1) &&
            expect_int(r, "attention.key_length", p->head_size) &&
            expect_int(r, "attention.value_length", p->latent) &&
            expect_int(r, "leading_dense_block_count", p->layers);
@@ -138,10 +144,7 @@ static bool read_params(struct reader *r)
         !read_positive(r, "attention.layer_norm_rms_epsilon", &p->epsilon) ||
         !read_positive(r, "rope.freq_base", &p->rope_base) || !refuse_others(r))
         return false;
-    if (!(p->arch == MODEL_LLAMA ? read_llama(r) : read_deepseek2(r)))
-        return false;
-    return p->rope_dims % 2 == 0 ||
-           fail(r->error, "rope turns %" PRId64 " dims, want an even number", p->rope_dims);
+    return p->arch == MODEL_LLAMA ? read_llama(r) : read_deepseek2(r);
 }
 
 // The tensor of a role; of layer -1 one that is no layer's. An extent of 0 is left out.
