@@ -2,21 +2,18 @@
 #include "cache_dir.h"
 
 #include "env.h"
+#include "file.h"
 #include "program_cache.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#if defined(__linux__)
-#include <sys/random.h>
-#endif
 
 static clinfer_status join(char *path, size_t size, const char *base, const char *rest)
 {
@@ -123,17 +120,10 @@ static bool file_is_ours(const struct stat *st, size_t least)
 static enum clf_dir_found read_all(int fd, size_t size, struct clf_blob *file)
 {
     unsigned char *data = malloc(size ? size : 1);
-    if (!data)
+    size_t done;
+    if (!data || !clf_file_read(fd, data, size, &done)) {
+        free(data);
         return CLF_DIR_ABSENT;
-    ssize_t n = 1;
-    size_t done = 0;
-    while (done < size && n != 0) {
-        n = read(fd, data + done, size - done);
-        if (n < 0 && errno != EINTR) {
-            free(data);
-            return CLF_DIR_ABSENT;
-        }
-        done += n > 0 ? (size_t) n : 0;
     }
     *file = (struct clf_blob){ data, done };
     return CLF_DIR_FOUND;
@@ -153,39 +143,6 @@ enum clf_dir_found clf_dir_read(int dir, const char *name, size_t least, struct 
     return found;
 }
 
-static bool write_all(int fd, const unsigned char *data, size_t size)
-{
-    while (size > 0) {
-        const ssize_t n = write(fd, data, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            errno = n == 0 ? ENOSPC : errno;
-            return false;
-        }
-        data += n;
-        size -= (size_t) n;
-    }
-    return true;
-}
-
-// A write past RLIMIT_FSIZE raises SIGXFSZ, which would end the caller's program for the sake of a cache:
-// the signal is held back in this thread and taken off it again.
-static bool write_without_signal(int fd, const void *data, size_t size)
-{
-    sigset_t limit, before;
-    sigemptyset(&limit);
-    sigaddset(&limit, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &limit, &before);
-    const bool written = write_all(fd, data, size);
-    const int error = errno;
-    if (!written && error == EFBIG)
-        sigtimedwait(&limit, NULL, &(struct timespec){ 0, 0 });
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = error;
-    return written;
-}
-
 static struct timespec now(void)
 {
     struct timespec t = { 0, 0 };
@@ -193,36 +150,15 @@ static struct timespec now(void)
     return t;
 }
 
-static int create_temporary(int dir, char name[CLF_DIR_NAME_SIZE])
-{
-    int fd = -1;
-    for (uint64_t tries = 0; tries < 16 && fd < 0; tries++) {
-        uint64_t number = 0;
-#if defined(__linux__)
-        if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t) sizeof number)
-#endif
-        { // O_EXCL makes a clash harmless: this need not be hard to guess
-            const struct timespec t = now();
-            number =
-                (uint64_t) getpid() << 40 ^ (uint64_t) t.tv_sec << 30 ^ (uint64_t) t.tv_nsec ^ tries << 60;
-        }
-        snprintf(name, CLF_DIR_NAME_SIZE, "new-%016" PRIx64 ".tmp", number);
-        fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd < 0 && errno != EEXIST)
-            return -1;
-    }
-    return fd;
-}
-
 bool clf_dir_write(int dir, const char *name, const void *data, size_t size, char *why, size_t why_size)
 {
-    char temporary[CLF_DIR_NAME_SIZE];
-    const int fd = create_temporary(dir, temporary);
+    char temporary[CLF_FILE_TEMPORARY];
+    const int fd = clf_file_temporary(dir, temporary);
     if (fd < 0) {
         snprintf(why, why_size, "cannot create a file in the cache folder: %s", strerror(errno));
         return false;
     }
-    bool good = write_without_signal(fd, data, size);
+    bool good = clf_file_write(fd, data, size);
     int error = errno;
     // Kernels stamp files to a tick of some milliseconds; touch() is finer, and the two are compared.
     const struct timespec t = now();

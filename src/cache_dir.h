@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-// The cache's folder: all that touches the file system, so that another system is another cache_dir.c.
-// What a file holds is program_cache.c's affair. A folder is a descriptor; names are relative to it.
+// The cache's folder: with file.c all that touches the file system, so that another system is another of
+// both. What a file holds is program_cache.c's affair. A folder is a descriptor; names are relative to it.
 
 struct clf_blob;
 

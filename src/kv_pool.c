@@ -14,6 +14,11 @@ static clinfer_status fail(clinfer_ctx *ctx, clinfer_status status, const char *
     return clf_error(ctx, status, text);
 }
 
+clinfer_status clf_pool_error(clinfer_kv_pool *pool, clinfer_status status, const char *what)
+{
+    return fail(pool->ctx, status, what);
+}
+
 clinfer_status clf_pool_leave(clinfer_kv_pool *pool, clinfer_status status)
 {
     char what[CLF_ERROR_SIZE];

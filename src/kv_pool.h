@@ -36,6 +36,8 @@ struct clinfer_kv_pool {
 
 // Unlocks; on error keeps the text of pool->pages as the thread's.
 clinfer_status clf_pool_leave(clinfer_kv_pool *pool, clinfer_status status);
+// The same without the lock.
+clinfer_status clf_pool_error(clinfer_kv_pool *pool, clinfer_status status, const char *what);
 
 // kv_pool_copy.c
 // Copies what those sequences have an `original` for, behind all that clf_pool_waits() names. What has been

@@ -8,6 +8,7 @@
 #include <clinfer/fused_qk_rope.h>
 #include <clinfer/kv_pool.h>
 #include <clinfer/kv_prefix.h>
+#include <clinfer/kv_seq_file.h>
 #include <clinfer/kv_store.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>

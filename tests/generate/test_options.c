@@ -78,8 +78,11 @@ static void refused(char *const *args, const char *want)
 
 Test(options, refused)
 {
-    refused(ARGS("--json"), "0 of --prompt, --prompts and --nll are there, want one,");
-    refused(ARGS("--prompts", "a", "--nll", "b"), "2 of --prompt, --prompts and --nll are there, want one,");
+    refused(ARGS("--json"),
+            "0 of --prompt, --prompts and --nll are there, want one, or --prompt beside --nll");
+    refused(ARGS("--prompts", "a", "--nll", "b"),
+            "2 of --prompt, --prompts and --nll are there, want one, or "
+            "--prompt beside --nll");
     refused(ARGS("--prompt"), "--prompt needs a value");
     refused(ARGS("--frob"), "unknown option --frob");
     refused(ARGS("--jsonx"), "unknown option --jsonx");
@@ -102,7 +105,7 @@ Test(options, refused)
     refused(ARGS("--top-p", "0"), "--top-p: \"0\" is no number from 1e-06 to 1");
     refused(ARGS("--top-p", "1.01"), "--top-p: \"1.01\" is no number from 1e-06 to 1");
     refused(ARGS("--kv-type", "q8"), "--kv-type: \"q8\" is none of f32, f16, bf16, f8_e4m3, f8_e4m3_scaled");
-    refused(ARGS("--weights", "f32"), "--weights: \"f32\" is none of bf16, q8_0, f8_e4m3");
+    refused(ARGS("--weights", "f16"), "--weights: \"f16\" is none of f32, bf16, q8_0, f8_e4m3");
     refused(ARGS("--attention", "mha"), "--attention: \"mha\" is none of gqa, mla");
 }
 
