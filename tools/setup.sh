@@ -99,4 +99,4 @@ need_build() {
     ninja -C "$dir" >"$dir/build.log" 2>&1 || { cat "$dir/build.log"; exit 1; }
 }
 
-build_packages="gcc libc6-dev meson ninja-build pkg-config python3 ocl-icd-opencl-dev opencl-c-headers libxxhash-dev libcjson-dev pocl-opencl-icd"
+build_packages="gcc libc6-dev meson ninja-build pkg-config python3 ocl-icd-opencl-dev opencl-c-headers libxxhash-dev libcjson-dev libpcre2-dev pocl-opencl-icd"
