@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +285,55 @@ Test(kv_seq_file, tokens)
     expect_sound(to);
     clinfer_kv_pool_destroy(&from);
     clinfer_kv_pool_destroy(&to);
+}
+
+static void *open_later(void *gate)
+{
+    usleep(50 * 1000);
+    clSetUserEventStatus(gate, CL_COMPLETE);
+    return NULL;
+}
+
+// Rows that the device has yet to store when they are saved, and pages that it still uses when others are
+// loaded into them: both calls wait.
+Test(kv_seq_file, steps_in_flight)
+{
+    static const cl_half row[] = { 1, 2, 3 };
+    clinfer_kv_pool *pool = pool_of(&small);
+    const clinfer_kv_seq seq = new_seq(pool, 1);
+    cl_command_queue side = new_queue(ctx, 0);
+    clinfer_kv_pool_batch batch;
+    for (int turn = 0; turn < 2; turn++) {
+        cl_int err;
+        pthread_t thread;
+        cl_event gate = clCreateUserEvent(clinfer_ctx_cl_context(ctx), &err);
+        clinfer_kv_seq loaded;
+        uint32_t page;
+        int64_t n;
+        ok(clinfer_kv_seq_pages(pool, seq, &page, 1, &n));
+        ok(clinfer_kv_batch_create(pool,
+                                   clinfer_kv_batch_params(.queue = side, .num_seqs = 1, .seqs = &seq,
+                                                           .new_tokens = &(int64_t){ 0 }),
+                                   &batch));
+        const clinfer_kv_cache kv = clinfer_kv_pool_layer(pool, 0);
+        ok((clinfer_status) clEnqueueWriteBuffer(side, kv.mem, CL_FALSE,
+                                                 kv.offset + (size_t) (page * kv.page_stride) * 2, sizeof row,
+                                                 row, 1, &gate, NULL));
+        ok(clinfer_kv_batch_commit(pool, batch, 0, NULL));
+        cr_assert_eq(pthread_create(&thread, NULL, open_later, gate), 0);
+        if (!turn)
+            ok(clinfer_kv_seq_save(pool, seq, path));
+        ok(clinfer_kv_seq_load(pool, path, &loaded));
+        struct sequence s = sequence_of(pool, loaded);
+        const struct ref_plane k = plane_of(&s, 0, false);
+        cr_assert(!memcmp(ref_head_at(&k, s.pages[0], 0, 0), row, sizeof row), "saved before it was stored");
+        free(s.image);
+        cr_assert_eq(pthread_join(thread, NULL), 0);
+        ok((clinfer_status) clFinish(side));
+        clReleaseEvent(gate);
+    }
+    clReleaseCommandQueue(side);
+    clinfer_kv_pool_destroy(&pool);
 }
 
 static size_t read_file(unsigned char *data, size_t size)
