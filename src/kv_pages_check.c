@@ -21,25 +21,30 @@ __attribute__((format(printf, 2, 3))) static bool wrong(const struct report *r, 
     return false;
 }
 
-// Its place is the same wherever it is held; a listed page stands below its parent, and tokens are there.
+// What is before a page is the same wherever it is held.
+static bool count_held(const struct clf_kv_pages *p, uint32_t page, uint32_t before, const struct report *r)
+{
+    if (p->seen[page]++ && p->before[page] != before)
+        return wrong(r, "page %u: comes after page %d here, after page %d there", (unsigned) page,
+                     (int) before - 1, (int) p->before[page] - 1);
+    p->before[page] = before;
+    return true;
+}
+
+// A listed page stands below its parent, and tokens are there.
 static bool check_held(const struct clf_kv_pages *p, const struct clf_kv_seq *s, uint32_t i,
                        const struct report *r)
 {
     const uint32_t page = s->page[i], before = i ? s->page[i - 1] + 1 : 0;
     const struct clf_prefix_page *f = &p->prefix.page[page];
     const int64_t known = s->known - (int64_t) i * p->page_size;
-    if (p->seen[page] && p->before[page] != before)
-        return wrong(r, "page %u: comes after page %d here, after page %d there", (unsigned) page,
-                     (int) before - 1, (int) p->before[page] - 1);
     if (f->listed && (f->parent != before || (!before && f->salt != s->salt)))
         return wrong(r, "page %u: listed below page %d, held after page %d", (unsigned) page,
                      (int) f->parent - 1, (int) before - 1);
     if (known > 0 && f->known < (known < p->page_size ? known : p->page_size))
         return wrong(r, "page %u: %" PRId64 " tokens known to a sequence, %u to the page", (unsigned) page,
                      known, (unsigned) f->known);
-    p->before[page] = before;
-    p->seen[page]++;
-    return true;
+    return count_held(p, page, before, r);
 }
 
 static bool check_seq(const struct clf_kv_pages *p, uint32_t slot, const struct report *r)
@@ -68,9 +73,8 @@ static bool check_seq(const struct clf_kv_pages *p, uint32_t slot, const struct 
         if (!check_held(p, s, i, r))
             return false;
     }
-    if (s->original)
-        p->seen[s->original - 1]++;
-    return true;
+    const int64_t tail = s->length / p->page_size;
+    return !s->original || count_held(p, s->original - 1, tail ? s->page[tail - 1] + 1 : 0, r);
 }
 
 static bool check_pages(const struct clf_kv_pages *p, const struct report *r)

@@ -12,14 +12,20 @@ struct pending {
     cl_uint n;
 };
 
-static bool take_pending(clinfer_kv_pool *pool, struct pending *p)
+static clinfer_status take_pending(clinfer_kv_pool *pool, struct pending *p)
 {
     const cl_uint n = clf_pool_waits(pool);
+    cl_int err = CL_SUCCESS;
     p->event = malloc((n ? n : 1) * sizeof *p->event);
-    for (cl_uint i = 0; p->event && i < n; i++)
-        if (clRetainEvent(pool->wait[i]) == CL_SUCCESS)
-            p->event[p->n++] = pool->wait[i];
-    return p->event && p->n == n;
+    if (!p->event)
+        return clf_pages_fail(&pool->pages, CLINFER_ERR_MEMORY, "no host memory for %u events", (unsigned) n);
+    for (; !err && p->n < n; p->n += !err) {
+        p->event[p->n] = pool->wait[p->n];
+        err = clRetainEvent(p->event[p->n]);
+    }
+    return err ? clf_pages_fail(&pool->pages, (clinfer_status) err, "the events of batches: %s",
+                                clinfer_status_str((clinfer_status) err))
+               : CLINFER_OK;
 }
 
 static void drop_pending(struct pending *p)
@@ -43,8 +49,7 @@ static clinfer_status begin(struct clf_pool_io *io, clinfer_kv_seq seq, clinfer_
         io->file.head.length = s->length;
         io->file.head.known = s->known;
         io->file.head.seq_salt = s->salt;
-        if (!take_pending(pool, pending))
-            st = clf_pages_fail(&pool->pages, CLINFER_ERR_MEMORY, "no memory for the events of batches");
+        st = take_pending(pool, pending);
     }
     memcpy(io->error, pool->pages.error, sizeof io->error);
     pthread_mutex_unlock(&pool->lock);

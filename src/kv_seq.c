@@ -141,7 +141,7 @@ clinfer_status clf_seq_match(struct clf_kv_pages *p, const uint32_t *tokens, int
         clf_page_hold(p, last - 1);
         s->page[--pages] = last - 1;
     }
-    p->lookups++;
+    p->lookups += count > 0;
     p->lookup_tokens += (uint64_t) count;
     p->hit_tokens += (uint64_t) s->length;
     *length = s->length;

@@ -26,14 +26,16 @@ CLINFER_API_BEGIN
 struct clinfer_kv_match_params {
     const uint32_t *tokens; // ids
     int64_t count;
-    uint64_t
-        salt;  // what rows depend on beyond the pool's salt and the tokens: an adapter, an image; 0: nothing
+    // What rows depend on beyond the pool's salt and the tokens, an adapter or an image say; 0: nothing. The
+    // sequence keeps it, as do its forks.
+    uint64_t salt;
     int whole; // 1: all tokens may be found; 0: all but the last, so that a step has one to compute
 };
 #define clinfer_kv_match_params(...) (&(struct clinfer_kv_match_params){ __VA_ARGS__ })
 
 // A new sequence that holds the longest prefix of these tokens which the pool has, *length tokens, in one
-// step: nothing can take its pages in between. 0 tokens: an empty one, as clinfer_kv_seq_create makes, with
+// step: nothing can take its pages in between. Where all but the last token are found and that is in a full
+// page, its step copies the page (kv_pool.h). 0 tokens: an empty one, as clinfer_kv_seq_create makes, with
 // that salt. What stored the rows has been committed, so what waits for a later batch's `ready` reads them
 // whole; a sequence that the program stored itself (extend) is found from set_tokens on, and its rows have to
 // be there for what is enqueued after that. Errors: ERR_ARGUMENT, ERR_MEMORY; *seq is 0.

@@ -221,7 +221,7 @@ void model_match(struct model *m, struct model_seq *s, const uint32_t *tokens, i
     }
     s->length = s->known = least(s->pages * PAGE_SIZE, most);
     memcpy(s->token, tokens, (size_t) s->length * sizeof *tokens);
-    m->lookups++;
+    m->lookups += count > 0;
     m->lookup_tokens += (uint64_t) count;
     m->hit_tokens += (uint64_t) s->length;
 }
