@@ -177,6 +177,10 @@ static void step(void)
 {
     struct error error;
     cr_assert(scheduler_step(&f.s, &error), "%s", error.text);
+    int running = 0;
+    for (int i = 0; i < f.s.num_requests; i++)
+        running += f.s.requests[i]->state == REQUEST_RUNNING;
+    cr_assert_eq(running, f.s.num_running);
 }
 
 static void run(void)
@@ -268,7 +272,7 @@ Test(scheduler, the_youngest_gives_way_and_comes_back_first)
     create(4, 5, 16, 8);
     r[0] = add(&results[0], prompt, 7, 8); // 2 pages, in the end 4
     r[1] = add(&results[1], prompt + 1, 7, 8);
-    r[2] = add(&results[2], prompt, 5, 1); // 2
+    r[2] = add(&results[2], prompt + 2, 5, 1); // 2
     while (r[1]->preemptions == 0) {
         cr_assert_neq(r[2]->state, REQUEST_RUNNING, "it would take what is promised");
         step();
@@ -276,8 +280,10 @@ Test(scheduler, the_youngest_gives_way_and_comes_back_first)
     cr_assert_eq(r[0]->state, REQUEST_RUNNING);
     cr_assert_eq(r[1]->state, REQUEST_WAITING);
     cr_assert_gt(r[1]->count, 7, "what it generated is kept");
+    cr_assert_eq(r[1]->cached, 0);
     run();
     cr_assert_eq(r[0]->preemptions, 0);
+    cr_assert_eq(r[2]->preemptions, 0, "it waited for pages that were free for good");
     cr_assert_lt(r[0]->done_s, r[1]->done_s);
     cr_assert_lt(r[1]->started_s, r[2]->started_s);
     expect_text(&results[0], prompt, 7), expect_text(&results[1], prompt + 1, 7);
@@ -305,7 +311,7 @@ Test(scheduler, all_logits)
     for (int64_t chunk = 1; chunk < 40; chunk = 3 * chunk + 1) {
         uint32_t a[30], b[9];
         struct result results[2] = { { 0 }, { .all_logits = true } };
-        fill(a, 30, 1), fill(b, 9, 2);
+        fill(a, 30, 1), fill(b, 9, 1);
         create(4, 8, chunk, 4);
         f.prefixes = true;
         add(&results[0], b, 9, 20);
