@@ -8,8 +8,10 @@
 #include <clinfer/fused_qk_rope.h>
 #include <clinfer/kv_pool.h>
 #include <clinfer/kv_store.h>
+#include <clinfer/merge_states.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>
+#include <clinfer/rms_norm.h>
 #include <clinfer/rms_norm_kv_cache.h>
 #include <clinfer/silu_mul.h>
 
