@@ -83,8 +83,8 @@ struct ot_call {
     struct ot_memory memory[OP_MAX_TENSORS];
     int num_memories;
     int of[OP_MAX_TENSORS]; // the memory of a tensor of the op; -1: absent
-    // Elements between the cache's pages on the device, or without a cache between rows of tokens, for offsets
-    // past 32 bits: ot_check_far gives it, and the buffer is hardly touched. 0: as placed.
+    // Elements between the cache's pages on the device, or without a cache between rows of tokens, for
+    // offsets past 32 bits: ot_check_far gives it, and the buffer is hardly touched. 0: as placed.
     int64_t far_stride;
     // Last touch on the params that the library gets; may be NULL.
     void (*adjust)(struct ot_call *c, void *params);
