@@ -15,6 +15,8 @@ void ref_mla_fused_rope_rmsnorm(const struct clinfer_mla_fused_rope_rmsnorm_para
 void ref_mla_decode_branch(const struct clinfer_mla_decode_branch_params *p);
 void ref_kv_store(const struct clinfer_kv_store_params *p);
 void ref_silu_mul(const struct clinfer_silu_mul_params *p);
+void ref_rms_norm(const struct clinfer_rms_norm_params *p);
+void ref_merge_states(const struct clinfer_merge_states_params *p);
 
 // ref_types.c: element types. Addresses need no alignment.
 

@@ -24,8 +24,8 @@ enum {
     CLF_FLOATS = CLF_F32 | CLF_F16 | CLF_BF16,
 };
 
-// CLF_WEIGHT: sums run over its last axis.
-enum clf_rule_flags { CLF_IN = 0, CLF_OUT = 1, CLF_OPTIONAL = 2, CLF_WEIGHT = 4 };
+// CLF_WEIGHT: sums run over its last axis. CLF_CHANGED: written, and read before.
+enum clf_rule_flags { CLF_IN = 0, CLF_OUT = 1, CLF_OPTIONAL = 2, CLF_WEIGHT = 4, CLF_CHANGED = 8 | CLF_OUT };
 
 // What one tensor argument must look like. `dims` names its axes: "T,H,N+R". The first tensor that shows a
 // letter sets it; after that extents must agree. This row is the shape check and its error text.

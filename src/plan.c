@@ -33,6 +33,17 @@ clinfer_status clf_check_local(struct clf_plan *plan, const char *kernel, uint64
                     plan->caps->local_bytes);
 }
 
+clinfer_status clf_check_norm(struct clf_plan *plan, float epsilon, clinfer_norm_cast cast)
+{
+    if (cast != CLINFER_MULTIPLY_THEN_CAST && cast != CLINFER_CAST_THEN_MULTIPLY)
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
+                        "cast is %d, want CLINFER_MULTIPLY_THEN_CAST or CLINFER_CAST_THEN_MULTIPLY",
+                        (int) cast);
+    if (!(epsilon >= 0))
+        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) epsilon);
+    return CLINFER_OK;
+}
+
 struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, const char *kernel,
                                     int64_t count)
 {
@@ -63,6 +74,15 @@ void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z)
     const int64_t n[3] = { x, y, z };
     for (int i = 0; i < 3; i++)
         l->global[i] = (size_t) n[i] * l->local[i];
+}
+
+void clf_launch_items(struct clf_launch *l, int items)
+{
+    for (int i = 0; i < l->spec.num_defs; i++)
+        if (!strcmp(l->spec.def[i].name, "GROUP_ITEMS")) {
+            l->spec.def[i].value = items;
+            l->local[0] = (size_t) items;
+        }
 }
 
 void clf_define(struct clf_launch *l, const char *name, int64_t value)

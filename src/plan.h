@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What prepare() functions are written with.
 #pragma once
+#include <clinfer/norm_cast.h>
 #include "op.h"
 
 // Starts a launch of `kernel` in cl/SET/SOURCE.cl; its first argument is `count`, on which 0 returns at once.
@@ -8,6 +9,9 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
                                     int64_t count);
 // x * y * z work-items in the row set, work-groups in the group set.
 void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z);
+
+// Work-groups of so many items, in place of what clf_tune_group() says; nothing in the row set.
+void clf_launch_items(struct clf_launch *l, int items);
 
 void clf_define(struct clf_launch *l, const char *name, int64_t value);
 void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype);
@@ -58,6 +62,9 @@ clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t si
 // The group set keeps them in local memory: what a work-group of `kernel` takes of it, against what the
 // device has.
 clinfer_status clf_check_local(struct clf_plan *plan, const char *kernel, uint64_t bytes);
+
+// Scalars of an RMSNorm.
+clinfer_status clf_check_norm(struct clf_plan *plan, float epsilon, clinfer_norm_cast cast);
 
 // ceil(n / size)
 static inline int64_t clf_blocks(int64_t n, int64_t size)

@@ -66,7 +66,9 @@ static void shape_tensor(struct clf_check *k, const struct clf_tensor_rule *r)
     const int64_t width = t->shape[t->rank - 1];
     struct clf_check_buffer *b =
         add_buffer(k, r->name, r->field + offsetof(clinfer_tensor, mem), t->dtype, count, width);
-    b->role = r->flags & CLF_OUT ? CLF_CHECK_OUT : CLF_CHECK_IN;
+    b->role = !(r->flags & CLF_OUT)                     ? CLF_CHECK_IN
+              : (r->flags & CLF_CHANGED) == CLF_CHANGED ? CLF_CHECK_CHANGED
+                                                        : CLF_CHECK_OUT;
     if (r->types == CLF_U32) { // rows of the table
         b->low = 0;
         b->high = (double) k->dim['F' - 'A'];

@@ -12,12 +12,12 @@ struct rows {
     bool v; // the op writes V too
 };
 
-// Whether the op may write a row, counted in rows of the buffer's last axis: any of an output, and of the
-// cache those of the new tokens in the layer's planes that it writes.
+// Whether the op may write a row, counted in rows of the buffer's last axis: any of a tensor that it writes,
+// and of the cache those of the new tokens in the layer's planes that it writes.
 static bool is_new(const struct rows *r, const struct clf_check *k, const struct clf_check_buffer *b,
                    int64_t row)
 {
-    if (b->role == CLF_CHECK_OUT)
+    if (b->role != CLF_CHECK_CACHE)
         return true;
     const clinfer_kv_cache *kv = (const clinfer_kv_cache *) (k->params + b->cache);
     const int64_t slot = row / kv->num_heads % kv->page_size, above = row / kv->num_heads / kv->page_size,

@@ -6,7 +6,7 @@
 
 enum { CLF_CHECK_BUFFERS = 20, CLF_CHECK_TOKENS = 64 };
 
-enum clf_check_role { CLF_CHECK_IN, CLF_CHECK_OUT, CLF_CHECK_CACHE };
+enum clf_check_role { CLF_CHECK_IN, CLF_CHECK_OUT, CLF_CHECK_CHANGED, CLF_CHECK_CACHE };
 
 struct clf_check_buffer {
     const char *name;

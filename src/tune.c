@@ -10,6 +10,18 @@ struct clf_group_shape clf_tune_group(const struct clf_caps *caps)
     return shape;
 }
 
+int clf_tune_row_items(const struct clf_caps *caps, int64_t n)
+{
+    // Each has this many vectors, and with few rows the device has more of one on the way from memory.
+    enum { MOST_ITEMS = 256, VECTORS_AN_ITEM = 4 };
+    const struct clf_group_shape shape = clf_tune_group(caps);
+    int items = shape.items;
+    while (items < MOST_ITEMS && (unsigned) items * 2 <= caps->max_work_group &&
+           (int64_t) items * shape.lanes * VECTORS_AN_ITEM < n)
+        items *= 2;
+    return items;
+}
+
 // The first row whose limits hold is taken.
 static const struct {
     int64_t max_tokens;

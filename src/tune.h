@@ -10,6 +10,9 @@ struct clf_group_shape {
 };
 struct clf_group_shape clf_tune_group(const struct clf_caps *caps);
 
+// Items of a work-group that has a row of n elements to itself.
+int clf_tune_row_items(const struct clf_caps *caps, int64_t n);
+
 struct clf_matmul_tiles {
     int token_tile, row_tile;     // outputs of one register tile
     int block_rows, block_tokens; // outputs of one work-item, of one work-group in the group set

@@ -137,6 +137,21 @@ cases |= {
     "v blocks of another size": edited(kv, lambda h, d: h.__setitem__("v_blocks", {**h.pop("expect.kv_blocks"), "shape": [7, 1, 2, 8, 2, 128]})),
     "v scales without blocks": edited("store_kv_scaled", lambda h, d: h.__setitem__("v_scales", h.pop("expect.kv_scales"))),
 }
+silu, rows, merge = "silu_mul_bf16", "rms_norm_residual", "merge_states_bf16"
+cases |= {
+    "silu x missing": edited(silu, without("x")), "silu x odd": edited(silu, tensor("x", "shape", [80, 9])),
+    "silu x of three axes": edited(silu, tensor("x", "shape", [5, 12, 12])), "silu x u32": edited(silu, tensor("x", "dtype", "U32")),
+    "silu expects other columns": edited(silu, tensor("expect.output", "shape", [4, 90])),
+    "rms gamma missing": edited(rows, without("gamma")), "rms gamma of two axes": edited(rows, tensor("gamma", "shape", [1, 96])),
+    "rms gamma of other columns": edited("rms_norm_cast_first", lambda h, d: h.__setitem__("gamma", {**h["x"], "shape": [400]})),
+    "rms residual of other rows": edited(rows, tensor("residual", "shape", [8, 48])), "rms residual fp8": edited(
+        rows, lambda h, d: (h["residual"].__setitem__("dtype", "F8_E4M3"), h["residual"].__setitem__("shape", [8, 96]))),
+    "rms epsilon negative": edited(rows, meta("epsilon", "-1")), "rms no epsilon": edited(rows, no_meta("epsilon")),
+    "rms cast 2": edited(rows, meta("multiply_before_cast", "2")), "rms offset text": edited(rows, meta("weight_offset", "one")),
+    "lse_b missing": edited(merge, without("lse_b")), "lse_a of other heads": edited(merge, tensor("lse_a", "shape", [3, 5])),
+    "lse_b as bf16": edited(merge, lambda h, d: h["lse_b"].update(dtype="BF16", shape=[5, 6])),
+    "out_b of other tokens": edited(merge, tensor("out_b", "shape", [3, 5, 40])),
+}
 cases["weight scales missing"] = edited(decode, without("w_uk_scale"))
 cases["gamma missing"] = edited(norm, without("gamma"))
 

@@ -46,6 +46,12 @@ KERNELS = {
         {**PAGED, "SOURCE_T": FLOATS},
         {**PAGED, **SCALED, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SOURCE_T": FLOATS},
     ],
+    "silu_mul": [{"X_T": FLOATS}],
+    "rms_norm": [
+        {"X_T": FLOATS, "GAMMA_T": FLOATS, "CAST_FIRST": [0, 1], "RESIDUAL": [0]},
+        {"X_T": FLOATS, "GAMMA_T": FLOATS, "CAST_FIRST": [0, 1], "RESIDUAL": [1], "RESIDUAL_T": FLOATS},
+    ],
+    "merge_states": [{"A_T": FLOATS, "B_T": FLOATS, "VALUE_SIZE": [64, 13, 1]}],
     "matmul": [
         {"W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
          "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},

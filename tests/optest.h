@@ -83,8 +83,8 @@ struct ot_call {
     struct ot_memory memory[OP_MAX_TENSORS];
     int num_memories;
     int of[OP_MAX_TENSORS]; // the memory of a tensor of the op; -1: absent
-    // Elements between the cache's pages on the device, for offsets past 32 bits: the test gives it before
-    // ot_place, and the buffer is hardly touched. 0: as placed.
+    // Elements between the cache's pages on the device, or without a cache between rows of tokens, for
+    // offsets past 32 bits: ot_check_far gives it, and the buffer is hardly touched. 0: as placed.
     int64_t far_stride;
     // Last touch on the params that the library gets; may be NULL.
     void (*adjust)(struct ot_call *c, void *params);
@@ -123,6 +123,8 @@ void ot_reference(struct ot_call *c);
 void ot_compare(const struct ot_call *c);
 // All of it, with pages of a small cache past 2^32 elements; skips, saying so, where no buffer is that large.
 void ot_check_far(struct ot_call *c, const struct ot_device *d);
+// ... of an op without a cache: both tokens' rows in one buffer, of two bytes an element 2^32 elements apart.
+void ot_check_far_rows(struct ot_call *c, const struct ot_device *d);
 // All of it, without a fault.
 void ot_check(struct ot_call *c, const struct ot_device *d);
 // Batches without a request, or without a token, with and without padding rows: success, and nothing written.

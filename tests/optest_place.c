@@ -148,8 +148,12 @@ static void place_cache(struct ot_call *c, int i, clinfer_kv_cache *kv, bool sca
 // The input that an output may share its rows with, and where all axes agree its place.
 static int partner_of(const struct ot_call *c, int i)
 {
+    const struct op_tensor *t = c->op->tensors;
     for (int j = 0; j < c->op->num_tensors; j++)
-        if (j != i && !strncmp(c->op->tensors[j].axes, "TH", 2))
+        if (t[j].role == OP_IN && !strcmp(t[j].axes, t[i].axes))
+            return j;
+    for (int j = 0; j < c->op->num_tensors; j++)
+        if (t[j].role == OP_IN && !strncmp(t[j].axes, "TH", 2))
             return j;
     return -1;
 }

@@ -224,6 +224,8 @@ static void set_scalars(struct rig *r)
     } else if (!strcmp(r->op->name, "mla_decode_branch")) {
         r->params.decode.epsilon = 1e-5f;
         r->params.decode.scale = 0.2f;
+    } else if (!strcmp(r->op->name, "rms_norm")) {
+        r->params.rms_norm.epsilon = 1e-5f;
     }
 }
 
@@ -236,7 +238,7 @@ void rig_make(struct rig *r, const char *op, const struct rig_batch *batch)
         abort();
     for (int i = 0; i < r->op->num_tensors; i++) {
         const struct op_tensor *t = &r->op->tensors[i];
-        if (!t->optional || !strcmp(t->name, "v") ||
+        if (!t->optional || !strcmp(t->name, "v") || !strcmp(t->name, "residual") ||
             (!strcmp(t->name, "position_ids") && r->batch.position_ids))
             add_buffer(r, t);
     }

@@ -41,6 +41,8 @@ union rig_params {
     struct clinfer_mla_decode_branch_params decode;
     struct clinfer_kv_store_params kv_store;
     struct clinfer_silu_mul_params silu_mul;
+    struct clinfer_rms_norm_params rms_norm;
+    struct clinfer_merge_states_params merge_states;
 };
 
 struct rig {

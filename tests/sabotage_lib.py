@@ -30,6 +30,16 @@ WEIGHT_SCALE = ("lib/weights.clh",
                 "return w * lanes_of_groups(m->scales + row / ROW_BLOCK * m->scales_stride, k, columns, COLUMN_BLOCK);",
                 "return w;")
 
+# lib/norm_cast.clh, lib/norm_rows.clh, lib/silu.clh, lib/merge.clh
+NORM_OFFSET = ("lib/norm_cast.clh", "(gamma, n) + FORMAT(GAMMA_T, round)", "(gamma, n) - FORMAT(GAMMA_T, round)")
+NORM_CAST = ("lib/norm_cast.clh", "CAST_FIRST ? FORMAT(GAMMA_T, round)(x * r) : x * r", "x * r")
+NORM_WEIGHT = ("lib/norm_rows.clh", "norm_weight(gamma + i,", "norm_weight(gamma + i + 1,")
+SILU_SIGN = ("lib/silu.clh", "exp2_lanes(-fabs(x)", "exp2_lanes(fabs(x)")
+SILU_BASE = ("lib/silu.clh", "1.44269504088896340736f", "1.0f")
+MERGE_SIGN = ("lib/merge.clh", "exp(lse_a - shift)", "exp(shift - lse_a)")
+MERGE_SHARE = ("lib/merge.clh", "s.a = a / sum;", "s.a = a;")
+MERGE_EMPTY = ("lib/merge.clh", "(s.seen_a ? a * s.a : (floatn) 0.0f)", "(a * s.a)")
+
 # Reductions of a work-group
 REDUCTION = ("lib/group.clh", "            barrier(CLK_LOCAL_MEM_FENCE);" + 59 * " " + "\\\n        }", "        }")
 SCALES_BARRIER = ("lib/local_row.clh",

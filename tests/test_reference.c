@@ -183,6 +183,19 @@ static const struct {
     { "store_kv_f32_to_fp8", "kv_blocks", ULP, CLINFER_F8_E4M3, 2, false },
     { "store_kv_scaled", "kv_blocks", ULP, CLINFER_F8_E4M3, 2, false },
     { "store_kv_scaled", "kv_scales", RELATIVE, CLINFER_F32, 1e-4, false },
+    { "silu_mul_bf16", "output", ULP, CLINFER_BF16, 1, true },
+    { "silu_mul_bf16", "output", ULP, CLINFER_BF16, 2, false },
+    { "rms_norm_residual", "output", ULP, CLINFER_BF16, 1, true },
+    { "rms_norm_residual", "output", ULP, CLINFER_BF16, 2, false },
+    { "rms_norm_residual", "residual", ULP, CLINFER_BF16, 2, false },
+    { "rms_norm_cast_first", "output", ULP, CLINFER_F16, 2, true },
+    { "rms_norm_cast_first", "output", ULP, CLINFER_F16, 3, false },
+    { "merge_states_bf16", "output", ULP, CLINFER_BF16, 1, true },
+    { "merge_states_bf16", "output", OF_RMS, CLINFER_BF16, 0.2, false },
+    { "merge_states_f32", "output", RELATIVE, CLINFER_F32, 5e-7, true },
+    { "merge_states_f32", "output", RELATIVE, CLINFER_F32, 1e-4, false },
+    { "merge_states_f32", "lse", RELATIVE, CLINFER_F32, 5e-6, true },
+    { "merge_states_f32", "lse", RELATIVE, CLINFER_F32, 5e-5, false },
 };
 
 Test(compare, bounds_what_the_op_wrote)
@@ -273,6 +286,11 @@ Test(compare, tells_nan_from_numbers)
     expect_nan_guarded("mla_decode_bf16_weights", "output");
     expect_nan_guarded("norm_fp8_scaled_cache", "kv_scales");
     struct subject s;
+    take(&s, "merge_states_f32", "lse"); // its first is -inf
+    cr_assert_eq(expected_at(&s, 0), -HUGE_VAL);
+    ref_store(s.got, s.b->dtype, 0, -3e38);
+    cr_expect_not(accepted(&s), "a number in place of infinity passes");
+    drop(&s);
     take(&s, "norm_per_head", "kv_blocks");
     int64_t at = 0;
     while (!isnan(expected_at(&s, at)))

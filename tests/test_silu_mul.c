@@ -8,7 +8,7 @@
 
 TestSuite(silu_mul, .timeout = 120);
 
-static void begin(struct ot_call *c, int64_t tokens, int64_t n, clinfer_dtype dtype)
+static void shape(struct ot_call *c, int64_t tokens, int64_t n, clinfer_dtype dtype)
 {
     const struct ot_batch b = { .requests = 1, .fresh = { tokens }, .page_size = 1, .layers = 1 };
     const struct ot_random r = ot_seeded("silu_mul", tokens * 100000 + n);
@@ -17,6 +17,11 @@ static void begin(struct ot_call *c, int64_t tokens, int64_t n, clinfer_dtype dt
     p->output = clinfer_tensor_2d(NULL, dtype, tokens, n);
     (void) snprintf(c->note, sizeof c->note, "%s T=%lld n=%lld", clinfer_dtype_str(dtype), (long long) tokens,
                     (long long) n);
+}
+
+static void begin(struct ot_call *c, int64_t tokens, int64_t n, clinfer_dtype dtype)
+{
+    shape(c, tokens, n, dtype);
     ot_place(c);
 }
 
@@ -72,6 +77,35 @@ Test(silu_mul, extreme_gates)
         else
             cr_expect(fabs(got - 0.75 * x / (1 + exp(-x))) <= 1e-6 * fabs(x), "gate %g gives %g", x, got);
     }
+    ot_free(&c);
+    ot_close(&d);
+}
+
+// Of a gate of 65 silu is 65 in f32: halves of bf16's step of 0.5 there go to even.
+Test(silu_mul, rounds_to_even)
+{
+    static const double up[] = { 1.25, 1.75, 1.390625, 1.0546875 }, want[] = { 81, 114, 90.5, 68.5 };
+    struct ot_device d = ot_open(0);
+    struct ot_call c;
+    begin(&c, 1, 4, CLINFER_BF16);
+    for (int64_t i = 0; i < 4; i++) {
+        ot_set(&c, "x", 0, i, 0, 65);
+        ot_set(&c, "x", 0, 4 + i, 0, up[i]);
+    }
+    ot_check(&c, &d);
+    for (int64_t i = 0; i < 4; i++)
+        cr_expect_eq(ot_get(&c, "output", OT_GOT, 0, i, 0), want[i], "65 * %g is %g", up[i],
+                     ot_get(&c, "output", OT_GOT, 0, i, 0));
+    ot_free(&c);
+    ot_close(&d);
+}
+
+Test(silu_mul, rows_far_apart)
+{
+    struct ot_device d = ot_open(0);
+    struct ot_call c;
+    shape(&c, 2, 50, CLINFER_BF16);
+    ot_check_far_rows(&c, &d);
     ot_free(&c);
     ot_close(&d);
 }

@@ -18,8 +18,19 @@ static const struct bench_shape mla_shapes[] = {
     { "deepseek-lite-16x576", 16, 1, 576, 64, false, 512, 128, 128 },
     { "deepseek-v3-128x576", 128, 1, 576, 64, false, 512, 128, 128 },
 };
+static const struct bench_shape width_shapes[] = {
+    { "2048", 1, 1, 2048, 0, false, 0, 0, 0, false },
+    { "8192", 1, 1, 8192, 0, false, 0, 0, 0, false },
+};
+static const struct bench_shape norm_shapes[] = {
+    { "2048", 1, 1, 2048, 0, false, 0, 0, 0, false },
+    { "4096", 1, 1, 4096, 0, false, 0, 0, 0, false },
+    { "8192", 1, 1, 8192, 0, false, 0, 0, 0, false },
+    { "4096-residual", 1, 1, 4096, 0, false, 0, 0, 0, true },
+};
 
 #define F32  CLINFER_F32
+#define F16  CLINFER_F16
 #define BF16 CLINFER_BF16
 #define F8   CLINFER_F8_E4M3
 
@@ -28,6 +39,11 @@ static const struct bench_types row_types[] = {
     { "f32", F32, F32, F32, 0 },
     { "bf16+f8cache", BF16, F8, BF16, 0 },
     { "bf16+f8scaled", BF16, F8, BF16, 64 },
+};
+static const struct bench_types plain_types[] = {
+    { "bf16", BF16, BF16, BF16, 0 },
+    { "f16", F16, F16, F16, 0 },
+    { "f32", F32, F32, F32, 0 },
 };
 static const struct bench_types decode_types[] = {
     { "bf16", BF16, BF16, BF16, 0 },
@@ -69,6 +85,9 @@ static const struct {
     { "mla_fused_rope_rmsnorm", NULL, "mla_fused_rope_rmsnorm", TABLES(mla_shapes, row_types, row_batches) },
     { "mla_decode_branch", NULL, "mla_decode_branch", TABLES(mla_shapes, decode_types, decode_batches) },
     { "kv_store", NULL, "kv_store", TABLES(row_shapes, row_types, row_batches) },
+    { "silu_mul", NULL, "silu_mul", TABLES(width_shapes, plain_types, row_batches) },
+    { "rms_norm", NULL, "rms_norm", TABLES(norm_shapes, plain_types, row_batches) },
+    { "merge_states", NULL, "merge_states", TABLES(row_shapes, plain_types, row_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

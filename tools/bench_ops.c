@@ -170,6 +170,50 @@ static void make_kv_store(struct bench_maker *m, const struct bench_case *c)
                              rows * cache_row_bytes(c), 0, 0 };
 }
 
+// Rows of head_size.
+static void make_silu_mul(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_silu_mul_params *p = &m->call->params.silu_mul;
+    const clinfer_dtype act = c->types->act;
+    const int64_t T = tokens_of(c->batch), n = c->shape->head_size;
+    p->x = bench_tensor(m, BENCH_NOISE, 4, act, T, 2 * n, 0);
+    p->output = bench_tensor(m, BENCH_LEVEL, 0, act, T, n, 0);
+    const double bytes = (double) (T * n) * size_of(act);
+    m->call->work = (struct bench_work){ 2 * bytes, bytes, 0, 4.0 * (double) (T * n) };
+}
+
+static void make_rms_norm(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_rms_norm_params *p = &m->call->params.rms_norm;
+    const clinfer_dtype act = c->types->act;
+    const int64_t T = tokens_of(c->batch), n = c->shape->head_size;
+    const bool residual = c->shape->residual;
+    p->x = bench_tensor(m, residual ? BENCH_LEVEL : BENCH_NOISE, !residual, act, T, n, 0); // 0 adds up to 0
+    p->gamma = bench_tensor(m, BENCH_SIGNS, 0, act, n, 0, 0);
+    if (residual)
+        p->residual = bench_tensor(m, BENCH_NOISE, 1, act, T, n, 0);
+    p->output = bench_tensor(m, BENCH_LEVEL, 0, act, T, n, 0);
+    p->epsilon = epsilon;
+    const double bytes = (double) (T * n) * size_of(act);
+    m->call->work = (struct bench_work){ bytes + (double) n * size_of(act), bytes, residual ? bytes : 0,
+                                         4.0 * (double) (T * n) };
+}
+
+static void make_merge_states(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_merge_states_params *p = &m->call->params.merge_states;
+    const clinfer_dtype act = c->types->act;
+    const int64_t T = tokens_of(c->batch), heads = c->shape->heads, size = c->shape->head_size;
+    p->out_a = bench_tensor(m, BENCH_NOISE, 1, act, T, heads, size);
+    p->out_b = bench_tensor(m, BENCH_NOISE, 1, act, T, heads, size);
+    p->lse_a = bench_tensor(m, BENCH_NOISE, 1, CLINFER_F32, T, heads, 0);
+    p->lse_b = bench_tensor(m, BENCH_NOISE, 1, CLINFER_F32, T, heads, 0);
+    p->output = bench_tensor(m, BENCH_LEVEL, 0, act, T, heads, size);
+    p->lse = bench_tensor(m, BENCH_LEVEL, 0, CLINFER_F32, T, heads, 0);
+    const double one = (double) (T * heads) * ((double) size * size_of(act) + 4);
+    m->call->work = (struct bench_work){ 2 * one, one, 0, 3.0 * (double) (T * heads * size) };
+}
+
 static const struct {
     const char *op;
     void (*make)(struct bench_maker *m, const struct bench_case *c);
@@ -179,6 +223,9 @@ static const struct {
     { "mla_fused_rope_rmsnorm", make_store },
     { "mla_decode_branch", make_decode },
     { "kv_store", make_kv_store },
+    { "silu_mul", make_silu_mul },
+    { "rms_norm", make_rms_norm },
+    { "merge_states", make_merge_states },
 };
 
 bool bench_open(const struct bench_case *c, clinfer_ctx *ctx, struct bench_call *call)

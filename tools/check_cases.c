@@ -59,6 +59,11 @@ static const struct synth_batch *const few[] = { &ragged, &one, &two, &far, NULL
 #define OWN_V(t)           "v_blocks=" #t " u=1 "
 #define OWN_V_SCALED(g, w) "v_blocks=F8_E4M3 u=1 v_scales=F32 v_scale_granularity=" #g " w=" #w " "
 
+// Of operations without a cache: a batch is then a number of rows.
+#define ROWS(x, gamma, n)  "x=" #x " gamma=" #gamma " g=" #n " "
+#define CAST_FIRST         "multiply_before_cast=0 epsilon=1e-6 "
+#define STATES(a, b, h, v) "out_a=" #a " out_b=" #b " H=" #h " V=" #v
+
 static const struct {
     struct synth call;
     const struct synth_batch *const *batches;
@@ -220,6 +225,67 @@ static const struct {
     ROW("own-v-scaled-tail", "p=1 " K_ROWS(BF16, 2, 40) V_ROWS(F16, 56) BF16 OWN_V_SCALED(24, 3)),
     ROW("both-scaled", "p=1 " K_ROWS(F32, 5, 27) V_ROWS(F32, 64) SCALED(8, 4) OWN_V_SCALED(32, 2)),
 #undef ROW
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "silu_mul", name, text }, rows, false                                                              \
+    }
+    ROW("f32", "x=F32 Y=256"),
+    ROW("f16", "x=F16 Y=128"),
+    ROW("bf16", "x=BF16 Y=3072"),
+    ROW("f32-odd", "x=F32 Y=38"),
+    ROW("f16-one", "x=F16 Y=2"),
+    ROW("bf16-odd", "x=BF16 Y=1090"),
+#undef ROW
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "rms_norm", name, text }, rows, false                                                              \
+    }
+#define IN_PLACE(name, text)                                                                                 \
+    {                                                                                                        \
+        { "rms_norm", name, text }, rows, true                                                               \
+    }
+    ROW("f32", ROWS(F32, F32, 256) "epsilon=1e-6"),
+    ROW("bf16", ROWS(BF16, BF16, 4096) "epsilon=1e-6"),
+    ROW("f16", ROWS(F16, F16, 1500) "epsilon=1e-5 weight_offset=1"),
+    ROW("bf16-f32", ROWS(BF16, F32, 576) "epsilon=1e-6"),
+    ROW("f32-bf16", ROWS(F32, BF16, 100) "epsilon=1e-6"),
+    ROW("f16-f32-odd", ROWS(F16, F32, 37) "epsilon=0"),
+    ROW("f32-f16-one", ROWS(F32, F16, 1) "epsilon=1e-6"),
+    ROW("cast-first-bf16", ROWS(BF16, BF16, 576) CAST_FIRST "weight_offset=1"),
+    ROW("cast-first-f16-bf16", ROWS(F16, BF16, 130) CAST_FIRST),
+    ROW("residual-bf16", ROWS(BF16, BF16, 2049) "residual=BF16 epsilon=1e-6"),
+    ROW("residual-f32", ROWS(F32, F32, 64) "residual=F32 epsilon=1e-6"),
+    ROW("residual-bf16-in-f32", ROWS(BF16, BF16, 1025) "residual=F32 epsilon=1e-6"),
+    ROW("residual-f32-in-f16", ROWS(F32, F32, 99) "residual=F16 epsilon=1e-6"),
+    ROW("residual-cast-first", ROWS(F16, F16, 576) "residual=F16 " CAST_FIRST),
+    IN_PLACE("in-place", ROWS(F32, BF16, 300) "epsilon=1e-6"),
+    IN_PLACE("residual-in-place", ROWS(BF16, F32, 300) "residual=BF16 epsilon=1e-6"),
+#undef ROW
+#undef IN_PLACE
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "merge_states", name, text }, rows, false                                                          \
+    }
+#define IN_PLACE(name, text)                                                                                 \
+    {                                                                                                        \
+        { "merge_states", name, text }, rows, true                                                           \
+    }
+    ROW("f32", STATES(F32, F32, 4, 64)),
+    ROW("f16", STATES(F16, F16, 8, 128)),
+    ROW("bf16", STATES(BF16, BF16, 32, 128)),
+    ROW("f32-bf16", STATES(F32, BF16, 9, 64)),
+    ROW("bf16-f32", STATES(BF16, F32, 5, 80)),
+    ROW("f16-bf16-odd", STATES(F16, BF16, 3, 13)),
+    ROW("bf16-one", STATES(BF16, BF16, 1, 1)),
+    ROW("130-heads", STATES(BF16, BF16, 130, 16)),
+    ROW("wide", STATES(BF16, F16, 16, 512)),
+    IN_PLACE("in-place-f32", STATES(F32, F32, 3, 27)),
+    IN_PLACE("in-place-bf16", STATES(BF16, F32, 70, 64)),
+#undef ROW
+#undef IN_PLACE
 };
 
 bool check_case_at(int index, struct check_case *c)

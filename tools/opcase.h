@@ -147,6 +147,8 @@ bool op_check_mla_fused_rope_rmsnorm(struct op_load *load);
 bool op_check_mla_decode_branch(struct op_load *load);
 bool op_check_kv_store(struct op_load *load);
 bool op_check_silu_mul(struct op_load *load);
+bool op_check_rms_norm(struct op_load *load);
+bool op_check_merge_states(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -159,5 +161,7 @@ int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int6
                                struct op_span *spans);
 int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 int op_spans_silu_mul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_rms_norm(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_merge_states(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 
 #endif

@@ -187,6 +187,18 @@ bool op_check_silu_mul(struct op_load *load)
            op_load_fail(load, "x has %lld columns, an odd number", (ll) load->axis['Y']);
 }
 
+bool op_check_rms_norm(struct op_load *load)
+{
+    load->c->total = load->axis['T'];
+    return true;
+}
+
+bool op_check_merge_states(struct op_load *load)
+{
+    load->c->total = load->axis['T'];
+    return true;
+}
+
 static bool check_offsets(struct op_load *load, const clinfer_tensor *offsets)
 {
     uint32_t last = 0;

@@ -34,6 +34,10 @@ enum {
     {                                                                                                        \
 #field, FIELD(op, field), OP_IN, OP_TENSOR, true, types, axes, NULL                                  \
     }
+#define CHANGED(op, field, types, axes)                                                                      \
+    {                                                                                                        \
+#field, FIELD(op, field), OP_INOUT, OP_TENSOR, true, types, axes, NULL                               \
+    }
 #define OUTPUT(op, field, types, axes, like)                                                                 \
     {                                                                                                        \
 #field, FIELD(op, field), OP_OUT, OP_TENSOR, false, types, axes, like                                \
@@ -132,6 +136,29 @@ static const struct op_tensor silu_mul_tensors[] = {
 };
 static const struct op_scalar silu_mul_scalars[] = { END };
 
+static const struct op_tensor rms_norm_tensors[] = {
+    INPUT(rms_norm, x, FLOATS, "Tg"),
+    INPUT(rms_norm, gamma, FLOATS, "g"),
+    CHANGED(rms_norm, residual, FLOATS, "Tg"),
+    OUTPUT(rms_norm, output, FLOATS, "Tg", "x"),
+};
+static const struct op_scalar rms_norm_scalars[] = {
+    { "epsilon", FIELD(rms_norm, epsilon), OP_FLOAT, NULL, NULL },
+    { "weight_offset", FIELD(rms_norm, weight_offset), OP_FLOAT, "0", NULL },
+    { "multiply_before_cast", FIELD(rms_norm, cast), OP_CHOICE, "1", inverted_flags },
+    END,
+};
+
+static const struct op_tensor merge_states_tensors[] = {
+    INPUT(merge_states, out_a, FLOATS, "THV"),
+    INPUT(merge_states, lse_a, F32, "TH"),
+    INPUT(merge_states, out_b, FLOATS, "THV"),
+    INPUT(merge_states, lse_b, F32, "TH"),
+    OUTPUT(merge_states, output, FLOATS, "THV", "out_a"),
+    OUTPUT(merge_states, lse, F32, "TH", "lse_a"),
+};
+static const struct op_scalar merge_states_scalars[] = { END };
+
 #define WRAPPERS(op)                                                                                         \
     static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
                                    const cl_event *events, cl_event *event)                                  \
@@ -165,6 +192,8 @@ const struct op_desc op_descs[] = {
     DESC(mla_decode_branch, ON_CACHE, true),
     { DESC_FIELDS(kv_store, ON_CACHE, false), FIELD(kv_store, kv_v) },
     DESC(silu_mul, NO_CACHE, false),
+    DESC(rms_norm, NO_CACHE, false),
+    DESC(merge_states, NO_CACHE, false),
 };
 const int op_num_descs = COUNT(op_descs);
 #define AND_ONE(op) +1

@@ -68,6 +68,28 @@ int op_spans_silu_mul(const struct op_case *c, const char *tensor, int64_t head,
                 1);
 }
 
+int op_spans_rms_norm(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    const struct clinfer_rms_norm_params *p = c->params;
+    const int64_t n = p->gamma.shape[0];
+    (void) head;
+    if (!strcmp(tensor, "residual"))
+        return span(spans, 0, n, CLINFER_F32, 1);
+    return span(spans, 0, n, p->gamma.dtype,
+                p->cast == CLINFER_CAST_THEN_MULTIPLY ? 2 : units_of(p->gamma.dtype, p->x.dtype));
+}
+
+int op_spans_merge_states(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    const struct clinfer_merge_states_params *p = c->params;
+    (void) head;
+    if (!strcmp(tensor, "lse"))
+        return span(spans, 0, p->lse.shape[1], CLINFER_F32, 1);
+    const int n = span(spans, 0, p->output.shape[2], p->output.dtype, 1);
+    spans->sum = OP_SUM_ROUNDED;
+    return n;
+}
+
 // Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
 static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
 {

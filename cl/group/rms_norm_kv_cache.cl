@@ -5,21 +5,14 @@
 // whole row), 8 a scale group and 4 an item for the reductions. Work-groups of GROUP_ITEMS: 256 elements a step.
 #include "lib/paged.clh"
 #include "lib/scaled_head_group.clh"
-#include "lib/norm.clh"
+#include "lib/norm_cast.clh"
 
-#if !defined(GAMMA_T) || !defined(NORM_SIZE) || !defined(WHOLE_ROW) || !defined(CAST_FIRST)
-#error "rms_norm_kv_cache wants GAMMA_T, NORM_SIZE, WHOLE_ROW, CAST_FIRST"
+#if !defined(NORM_SIZE) || !defined(WHOLE_ROW)
+#error "rms_norm_kv_cache wants NORM_SIZE, WHOLE_ROW"
 #endif
 
 #define ROWS (WHOLE_ROW ? 1 : KV_HEADS)
 #define LANES_AT(i) (NORM_SIZE % LANES ? min(LANES, NORM_SIZE - (i)) : LANES)
-
-// gamma + w, as each order of cast takes it.
-static inline floatn load_weight(__global const ELEM(GAMMA_T) *gamma, float weight_offset, int i)
-{
-    const floatn weight = FORMAT(GAMMA_T, load)(gamma + i, LANES_AT(i)) + FORMAT(GAMMA_T, round)((floatn) weight_offset);
-    return CAST_FIRST ? FORMAT(GAMMA_T, round)(weight) : weight;
-}
 
 // A vector in gamma's type: of the cache, or of a scaled row that was staged in x.
 static inline floatn load_value(__global const ELEM(CACHE_T) *row, __local const float *x, int i)
@@ -27,8 +20,7 @@ static inline floatn load_value(__global const ELEM(CACHE_T) *row, __local const
 #if SCALE_GROUP
     return FORMAT(GAMMA_T, round)(local_lanes(x, i, NORM_SIZE));
 #else
-    const floatn value = FORMAT(CACHE_T, load)(row + i, LANES_AT(i));
-    return EXACT_IN(CACHE_T, GAMMA_T) ? value : FORMAT(GAMMA_T, round)(value);
+    return NORM_IN(CACHE_T, FORMAT(CACHE_T, load)(row + i, LANES_AT(i)));
 #endif
 }
 
@@ -38,11 +30,11 @@ static inline void store_value(__global ELEM(CACHE_T) *row, __local float *x, in
 #if SCALE_GROUP
     put_local_lanes(FORMAT(GAMMA_T, round)(y), x, i, NORM_SIZE);
 #else
-    FORMAT(CACHE_T, store)(row + i, FORMAT_ID(CACHE_T) == FORMAT_ID(GAMMA_T) ? y : FORMAT(GAMMA_T, round)(y), LANES_AT(i));
+    FORMAT(CACHE_T, store)(row + i, NORM_OUT(CACHE_T, y), LANES_AT(i));
 #endif
 }
 
-// x -> t(x * r * weight) or t(t(x * r) * weight), t = gamma's type. An item keeps to its own vectors.
+// An item keeps to its own vectors.
 static inline void norm_row(__global ELEM(CACHE_T) *row, __local float *x, __local float *scratch,
                             __global const ELEM(GAMMA_T) *gamma, float epsilon, float weight_offset)
 {
@@ -54,8 +46,8 @@ static inline void norm_row(__global ELEM(CACHE_T) *row, __local float *x, __loc
     }
     const float r = inverse_rms(group_sum(lane_sum(sum), scratch), NORM_SIZE, epsilon);
     for (EACH_VECTOR(i, NORM_SIZE)) {
-        const floatn value = local_lanes(x, i, NORM_SIZE) * r;
-        store_value(row, x, i, (CAST_FIRST ? FORMAT(GAMMA_T, round)(value) : value) * load_weight(gamma, weight_offset, i));
+        const floatn weight = norm_weight(gamma + i, weight_offset, LANES_AT(i));
+        store_value(row, x, i, norm_lanes(local_lanes(x, i, NORM_SIZE), r, weight));
     }
 }
 

@@ -3,30 +3,24 @@
 // heads; a row is read once and kept in vectors.
 #include "lib/paged.clh"
 #include "lib/quant.clh"
-#include "lib/norm.clh"
+#include "lib/norm_cast.clh"
 
-#if !defined(GAMMA_T) || !defined(NORM_SIZE) || !defined(WHOLE_ROW) || !defined(CAST_FIRST)
-#error "rms_norm_kv_cache wants GAMMA_T, NORM_SIZE, WHOLE_ROW, CAST_FIRST"
+#if !defined(NORM_SIZE) || !defined(WHOLE_ROW)
+#error "rms_norm_kv_cache wants NORM_SIZE, WHOLE_ROW"
 #endif
 
 #define ROWS (WHOLE_ROW ? 1 : KV_HEADS)
 #define NORM_VECTORS VECTORS(NORM_SIZE)
 #define LANES_AT(v) min(16, NORM_SIZE - 16 * (v))
 
-// gamma + w, as each order of cast takes it.
 static inline void load_weights(__global const ELEM(GAMMA_T) *gamma, float weight_offset, float16 *weight)
 {
-    const float16 offset = FORMAT(GAMMA_T, round)((float16) weight_offset);
 #pragma unroll 16
-    for (int v = 0; v < NORM_VECTORS; v++) {
-        weight[v] = FORMAT(GAMMA_T, load)(gamma + 16 * v, LANES_AT(v)) + offset;
-        if (CAST_FIRST)
-            weight[v] = FORMAT(GAMMA_T, round)(weight[v]);
-    }
+    for (int v = 0; v < NORM_VECTORS; v++)
+        weight[v] = norm_weight(gamma + 16 * v, weight_offset, LANES_AT(v));
 }
 
-// x -> t(x * r * weight) or t(t(x * r) * weight), for a row whose values are in gamma's type t; the store that
-// follows rounds too.
+// A row whose values are in gamma's type; the store that follows rounds.
 static inline void normalise(float16 *x, const float16 *weight, float epsilon)
 {
     float16 sum[2] = { (float16) 0.0f, (float16) 0.0f };
@@ -36,7 +30,7 @@ static inline void normalise(float16 *x, const float16 *weight, float epsilon)
     const float r = inverse_rms(lane_sum(sum[0] + sum[1]), NORM_SIZE, epsilon);
 #pragma unroll 16
     for (int v = 0; v < NORM_VECTORS; v++)
-        x[v] = (CAST_FIRST ? FORMAT(GAMMA_T, round)(x[v] * r) : x[v] * r) * weight[v];
+        x[v] = norm_lanes(x[v], r, weight[v]);
 }
 
 #if !SCALE_GROUP
@@ -44,20 +38,12 @@ static inline void norm_row(__global ELEM(CACHE_T) *row, const float16 *weight, 
 {
     float16 x[NORM_VECTORS];
 #pragma unroll 16
-    for (int v = 0; v < NORM_VECTORS; v++) {
-        x[v] = FORMAT(CACHE_T, load)(row + 16 * v, LANES_AT(v));
-#if !EXACT_IN(CACHE_T, GAMMA_T)
-        x[v] = FORMAT(GAMMA_T, round)(x[v]);
-#endif
-    }
+    for (int v = 0; v < NORM_VECTORS; v++)
+        x[v] = NORM_IN(CACHE_T, FORMAT(CACHE_T, load)(row + 16 * v, LANES_AT(v)));
     normalise(x, weight, epsilon);
 #pragma unroll 16
-    for (int v = 0; v < NORM_VECTORS; v++) {
-#if FORMAT_ID(CACHE_T) != FORMAT_ID(GAMMA_T)
-        x[v] = FORMAT(GAMMA_T, round)(x[v]);
-#endif
-        FORMAT(CACHE_T, store)(row + 16 * v, x[v], LANES_AT(v));
-    }
+    for (int v = 0; v < NORM_VECTORS; v++)
+        FORMAT(CACHE_T, store)(row + 16 * v, NORM_OUT(CACHE_T, x[v]), LANES_AT(v));
 }
 #else
 // Dims of head h that the norm reaches, where a row is `heads` heads.

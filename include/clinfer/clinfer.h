@@ -10,8 +10,10 @@
 #include <clinfer/kv_prefix.h>
 #include <clinfer/kv_seq_file.h>
 #include <clinfer/kv_store.h>
+#include <clinfer/merge_states.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>
+#include <clinfer/rms_norm.h>
 #include <clinfer/rms_norm_kv_cache.h>
 #include <clinfer/silu_mul.h>
 

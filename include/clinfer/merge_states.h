@@ -27,8 +27,9 @@ struct clinfer_merge_states_params {
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
-// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (no kernel set passed its self-check here) or OpenCL's; nothing
-// is enqueued on error. Threads: any. Source: FlashInfer (Ye et al. 2025). Elsewhere: merge_attn_states.
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (H * V past 2^30; no kernel set passed its self-check here) or
+// OpenCL's; nothing is enqueued on error. Threads: any. Source: FlashInfer (Ye et al. 2025). Elsewhere:
+// merge_attn_states.
 CLINFER_API clinfer_status clinfer_merge_states(clinfer_ctx *ctx,
                                                 const struct clinfer_merge_states_params *params,
                                                 cl_uint num_events_in_wait_list,

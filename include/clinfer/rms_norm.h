@@ -29,9 +29,9 @@ struct clinfer_rms_norm_params {
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
-// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^17 elements; in the group set those past
-// the device's local memory; no kernel set passed its self-check here) or OpenCL's; nothing is enqueued on
-// error. Threads: any. Source: RMSNorm (Zhang and Sennrich 2019). Elsewhere: fused_add_rmsnorm.
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^30 elements; no kernel set passed its
+// self-check here) or OpenCL's; nothing is enqueued on error. Threads: any. Source: RMSNorm (Zhang and
+// Sennrich 2019). Elsewhere: fused_add_rmsnorm.
 CLINFER_API clinfer_status clinfer_rms_norm(clinfer_ctx *ctx, const struct clinfer_rms_norm_params *params,
                                             cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
                                             cl_event *event);

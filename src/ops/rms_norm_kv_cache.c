@@ -18,18 +18,12 @@ static clinfer_status check(struct clf_plan *plan, const struct clinfer_rms_norm
     if (p->rows != CLINFER_PER_HEAD && p->rows != CLINFER_WHOLE_ROW)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "rows is %d, want CLINFER_PER_HEAD or CLINFER_WHOLE_ROW",
                         (int) p->rows);
-    if (p->cast != CLINFER_MULTIPLY_THEN_CAST && p->cast != CLINFER_CAST_THEN_MULTIPLY)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                        "cast is %d, want CLINFER_MULTIPLY_THEN_CAST or CLINFER_CAST_THEN_MULTIPLY",
-                        (int) p->cast);
     if (G < 1 || G > most)
         return clf_fail(plan, CLINFER_ERR_SHAPE, "gamma: axis 0 is %" PRId64 ", want 1 to %" PRId64, G, most);
     if (p->total_seq_len < 0 || p->total_seq_len > INT32_MAX)
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "total_seq_len is %" PRId64 ", want 0 to %d",
                         p->total_seq_len, INT32_MAX);
-    if (!(p->epsilon >= 0))
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
-    return CLINFER_OK;
+    return clf_check_norm(plan, p->epsilon, p->cast);
 }
 
 static clinfer_status prepare(struct clf_plan *plan, const void *params)

@@ -3,6 +3,7 @@
 import numpy as np
 
 import make_cases as make
+import oracle
 from make_cases import BF16, F16, F32, FP8
 
 FLOATS = (F32, F16, BF16)
@@ -98,7 +99,28 @@ def kv_store(rng):
     return maybe_padded(rng, case, *("k", "v")[:1 + with_v])
 
 
-BUILDERS = (rope, norm, mla_store, mla_decode, kv_store)
+def silu_mul(rng):
+    shape = int(rng.integers(1, 9)), 2 * int(pick(rng, (1, 15, 64, 100, int(rng.integers(1, 700)))))
+    return {"x": oracle.store(4 * rng.standard_normal(shape), pick(rng, FLOATS))}, {"op": "silu_mul"}
+
+
+def rms_norm(rng):
+    t, m = make.rows_norm(rng, int(rng.integers(1, 9)), int(pick(rng, (1, 33, 64, 100, int(rng.integers(1, 1500))))), pick(rng, FLOATS),
+                          before=int(rng.integers(2)))
+    t["gamma"] = oracle.store(t["gamma"], pick(rng, FLOATS))
+    if rng.random() < 0.6:
+        t["residual"] = oracle.store(3 * rng.standard_normal(t["x"].shape), pick(rng, FLOATS))
+    return t, {**m, "epsilon": pick(rng, (1e-5, 1e-6, 0.0)), "weight_offset": float(pick(rng, (0.0, 1.0, 0.3)))}
+
+
+def merge_states(rng):
+    heads, size = int(pick(rng, (1, 3, 8, 40, 70))), int(pick(rng, (8, 33, 64, 128)))
+    t, m = make.merge(rng, int(rng.integers(2, 7)), heads, size, pick(rng, FLOATS))
+    t["out_b"] = oracle.store(t["out_b"], pick(rng, FLOATS))
+    return t, m
+
+
+BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states)
 
 
 def cases(seed, count):

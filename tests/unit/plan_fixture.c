@@ -99,6 +99,31 @@ struct clinfer_kv_store_params good_kv_store(void)
                                              .layer_idx = 2 };
 }
 
+struct clinfer_silu_mul_params good_silu_mul(void)
+{
+    return (struct clinfer_silu_mul_params){ .x = clinfer_tensor_2d(MEM(1), CLINFER_F16, 5, 24),
+                                             .output = clinfer_tensor_2d(MEM(2), CLINFER_F16, 5, 12) };
+}
+
+struct clinfer_rms_norm_params good_rms_norm(void)
+{
+    return (struct clinfer_rms_norm_params){ .x = clinfer_tensor_2d(MEM(1), CLINFER_BF16, 5, 16),
+                                             .gamma = clinfer_tensor_1d(MEM(2), CLINFER_F32, 16),
+                                             .residual = clinfer_tensor_2d(MEM(3), CLINFER_F32, 5, 16),
+                                             .output = clinfer_tensor_2d(MEM(4), CLINFER_BF16, 5, 16),
+                                             .epsilon = 1e-5f };
+}
+
+struct clinfer_merge_states_params good_merge_states(void)
+{
+    return (struct clinfer_merge_states_params){ .out_a = clinfer_tensor_3d(MEM(1), CLINFER_BF16, 5, 4, 10),
+                                                 .lse_a = clinfer_tensor_2d(MEM(2), CLINFER_F32, 5, 4),
+                                                 .out_b = clinfer_tensor_3d(MEM(3), CLINFER_F32, 5, 4, 10),
+                                                 .lse_b = clinfer_tensor_2d(MEM(4), CLINFER_F32, 5, 4),
+                                                 .output = clinfer_tensor_3d(MEM(5), CLINFER_BF16, 5, 4, 10),
+                                                 .lse = clinfer_tensor_2d(MEM(6), CLINFER_F32, 5, 4) };
+}
+
 void apply(void *params, const struct setting *set, int count)
 {
     for (int i = 0; i < count; i++)

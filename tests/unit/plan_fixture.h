@@ -24,6 +24,10 @@ struct clinfer_mla_decode_branch_params good_decode(void);
 struct clinfer_mla_decode_branch_params good_decode_fp8(void);
 // The cache of good_rope, k and v of it.
 struct clinfer_kv_store_params good_kv_store(void);
+// No cache: T 5; n 12; n 16 with a residual; H 4, V 10.
+struct clinfer_silu_mul_params good_silu_mul(void);
+struct clinfer_rms_norm_params good_rms_norm(void);
+struct clinfer_merge_states_params good_merge_states(void);
 
 // What plans are made for: a CPU with everything.
 extern const struct clf_caps fixture_caps;

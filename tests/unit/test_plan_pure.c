@@ -74,6 +74,9 @@ static void set_up_all(void)
     ADD(mla_decode_branch, good_decode_fp8, CLINFER_GEMM_OWN);
     ADD(mla_decode_branch, good_decode_fp8, CLINFER_GEMM_CLBLAST);
     ADD(kv_store, good_kv_store, CLINFER_GEMM_OWN);
+    ADD(silu_mul, good_silu_mul, CLINFER_GEMM_OWN);
+    ADD(rms_norm, good_rms_norm, CLINFER_GEMM_OWN);
+    ADD(merge_states, good_merge_states, CLINFER_GEMM_OWN);
 }
 
 // Whatever the memory held before, and whatever was planned in between.
