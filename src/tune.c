@@ -153,6 +153,54 @@ int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_k
     return __builtin_mul_overflow(items, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
+// Rows of paged_attention that share a tile of keys.
+enum { MAX_PAGED_ROWS = 64 };
+
+// The largest power of two that is at most n, which is 1 or more.
+static int power_of_two(int64_t n)
+{
+    int p = 1;
+    while (2 * p <= n)
+        p *= 2;
+    return p;
+}
+
+static struct clf_paged_tiles paged_row_set(int64_t group, int64_t key_size, int64_t value_size)
+{
+    // Queries and sums of all rows, and a tile of keys, are to stay in the second-level cache.
+    enum { MAX_ROW_BYTES = 256 << 10, MAX_TILE_BYTES = 64 << 10, MAX_TILE = 64, MIN_TILE = 16 };
+    const int64_t widest = key_size > value_size ? key_size : value_size;
+    int64_t rows = MAX_ROW_BYTES / (4 * (key_size + value_size));
+    rows = rows > MAX_PAGED_ROWS ? MAX_PAGED_ROWS : rows < 1 ? 1 : rows;
+    const int64_t blocks = (group + rows - 1) / rows;
+    struct clf_paged_tiles t = { .lanes = 16,
+                                 .head_block = (int) ((group + blocks - 1) / blocks),
+                                 .tile = MAX_TILE };
+    while (t.tile > MIN_TILE && 4 * widest * t.tile > MAX_TILE_BYTES)
+        t.tile /= 2;
+    t.tokens = power_of_two(rows / t.head_block);
+    t.row_tile = t.head_block % 4 && t.head_block % 3 == 0 ? 3 : 4;
+    t.value_tile = tile_of((value_size + 15) / 16);
+    return t;
+}
+
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
+                                      int64_t group, int64_t key_size, int64_t value_size)
+{
+    (void) caps, (void) tokens, (void) requests;
+    return paged_row_set(group, key_size, value_size);
+}
+
+int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys)
+{
+    // There is more than one split only where the units, each of at most MAX_PAGED_ROWS tokens, are fewer
+    // than wanted, and splits round up to at most one a unit more.
+    const int64_t units = (int64_t) caps->compute_units * ITEMS_A_UNIT / heads + 1;
+    const int64_t want = 2 * units * MAX_PAGED_ROWS;
+    int64_t most;
+    return __builtin_mul_overflow(tokens, most_splits(max_keys), &most) || want < most ? want : most;
+}
+
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)
 {
     // Groups of 64 that hide each other's wait for memory.

@@ -32,6 +32,19 @@ struct clf_attention_tiles {
 struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const clinfer_kv_cache *kv,
                                               int64_t heads, int64_t latent);
 
+struct clf_paged_tiles {
+    int lanes;              // of a vector
+    int head_block, tokens; // rows of a unit: query heads of one KV head, and the most tokens, a power of two
+    int tile;               // keys at a time: by head sizes and device alone, for results depend on it
+    int row_tile, value_tile; // register tiles: rows, and vectors of a value's dims
+    uint64_t local_bytes;     // of a work-group
+};
+// `group`: query heads of a KV head.
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
+                                      int64_t group, int64_t key_size, int64_t value_size);
+// The most parts, splits times tokens, of any call with at most that many tokens, on `heads` blocks of heads.
+int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys);
+
 // Splits of the key range, so that every compute unit has several work-items, in the group set work-groups:
 // "items" of either.
 int64_t clf_tune_splits(const struct clf_caps *caps, int64_t items, int64_t max_keys);

@@ -39,6 +39,7 @@ union rig_params {
     struct clinfer_mla_fused_rope_rmsnorm_params store;
     struct clinfer_mla_decode_branch_params decode;
     struct clinfer_kv_store_params kv_store;
+    struct clinfer_paged_attention_params attention;
 };
 
 struct rig {

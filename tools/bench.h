@@ -78,6 +78,7 @@ struct bench_call {
         struct clinfer_mla_fused_rope_rmsnorm_params store;
         struct clinfer_mla_decode_branch_params decode;
         struct clinfer_kv_store_params kv_store;
+        struct clinfer_paged_attention_params attention;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

@@ -68,7 +68,8 @@ static void rounded_span(struct pair *p, int64_t row, const struct op_span *s)
     const double floor = fmax(1e-6 * largest(p, row + s->first, s->count), 1e-6);
     for (int64_t i = row + s->first; i < row + s->first + s->count; i++) {
         const double x = expected_at(p, i);
-        p->tolerance[i] = type == CLINFER_F32 ? 1e-5 * (1 + fabs(x)) : s->units * ref_ulp(x, type) + floor;
+        const double magnitude = isfinite(x) ? fabs(x) : 0; // nothing is near an infinity
+        p->tolerance[i] = type == CLINFER_F32 ? 1e-5 * (1 + magnitude) : s->units * ref_ulp(x, type) + floor;
     }
 }
 
@@ -134,7 +135,10 @@ static void token_rows(struct pair *p, int64_t token, const struct ref_token *at
     const int64_t *shape = p->b->shape;
     const int64_t layer = *(const int64_t *) (const void *) ((const char *) p->c->params + p->c->op->layer);
     const bool cache = p->b->tensor->place != OP_TENSOR;
-    const int64_t heads = cache ? shape[4] : shape[1], planes = cache && p->c->op->kv_v ? shape[1] : 1;
+    const int64_t heads = cache            ? shape[4]
+                          : p->b->rank > 2 ? shape[1]
+                                           : 1,
+                  planes = cache && p->c->op->kv_v ? shape[1] : 1;
     for (int64_t plane = 0; plane < planes; plane++) {
         const int64_t of_layer = (at->page * (cache ? shape[1] : 1) + plane) * (cache ? shape[2] : 1) + layer;
         const int64_t row = cache ? (of_layer * shape[3] + at->slot) * heads : token * heads;

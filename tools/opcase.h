@@ -24,7 +24,7 @@ struct op_tensor {
     bool optional;
     unsigned types;   // a bit for each legal clinfer_dtype, 1u << dtype
     const char *axes; // a letter an axis; equal letters are equal extents
-    const char *like; // of an output: the tensor whose type it has; NULL: the params say
+    const char *like; // of an output: the tensor whose type it has, BF16 for F8_E4M3; NULL: the params say
 };
 
 enum op_kind { OP_INT64, OP_FLOAT, OP_CHOICE, OP_DTYPE };
@@ -147,6 +147,7 @@ bool op_check_rms_norm_kv_cache(struct op_load *load);
 bool op_check_mla_fused_rope_rmsnorm(struct op_load *load);
 bool op_check_mla_decode_branch(struct op_load *load);
 bool op_check_kv_store(struct op_load *load);
+bool op_check_paged_attention(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -158,5 +159,7 @@ int op_spans_mla_fused_rope_rmsnorm(const struct op_case *c, const char *tensor,
 int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int64_t head,
                                struct op_span *spans);
 int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_t head,
+                             struct op_span *spans);
 
 #endif
