@@ -154,7 +154,7 @@ int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_k
 }
 
 // Rows of paged_attention that share a tile of keys.
-enum { MAX_PAGED_ROWS = 64 };
+enum { MAX_PAGED_ROWS = 128 };
 
 // The largest power of two that is at most n, which is 1 or more.
 static int power_of_two(int64_t n)

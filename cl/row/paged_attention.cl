@@ -70,12 +70,10 @@ __kernel void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q
     for (int h = 0; h < a.heads; h++)
         a.slope[h] = alibi_slope(head + h) * M_LOG2E_F;
 #endif
-    begin_rows(&a);
     split_range(&c, &u, window, &from, &to);
     from = max(from, first / TILE);
     to = min(to, (last + TILE - 1) / TILE);
-    for (ulong n = from; n < to; n++)
-        attend_tile(&s, &a, n * TILE, first, last);
+    attend(&s, &a, from, to, first, last);
     for (int t = 0; t < a.tokens; t++)
         for (int h = 0; found[t] && h < a.heads; h++) {
             const int r = t * a.heads + h;
