@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune.h"
+#include "plan.h"
 
 // Two or more sub-groups on every GPU, and 16 bytes of f32 an item: a row of 512 is two steps of a group.
 struct clf_group_shape clf_tune_group(const struct clf_caps *caps)
@@ -189,6 +190,31 @@ struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t token
 {
     (void) caps, (void) tokens, (void) requests;
     return paged_row_set(group, key_size, value_size);
+}
+
+struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,
+                                          int64_t tokens, int64_t requests, int64_t kv_heads, int64_t blocks,
+                                          int64_t num_splits, int64_t max_keys)
+{
+    struct clf_paged_grid g = { .unit_heads = 1, .run = tile->tokens };
+    const int64_t want = (int64_t) caps->compute_units * ITEMS_A_UNIT,
+                  most = num_splits ? num_splits : most_splits(max_keys);
+    int64_t units = tokens / g.run + requests;
+    units = units < tokens ? units : tokens;
+    // Rows of all KV heads of a key lie side by side: with few tokens, whose keys are read but once, an item
+    // takes several heads, as long as there are items for all units of the device.
+    while (caps->set == CLINFER_SET_ROW && blocks == 1 && g.unit_heads < kv_heads &&
+           g.run / 2 * requests >= tokens && g.run > 1 &&
+           units * clf_blocks(kv_heads, 2 * g.unit_heads) * most >= want) {
+        g.unit_heads *= 2;
+        g.run /= 2;
+        units = tokens / g.run + requests;
+        units = units < tokens ? units : tokens;
+    }
+    g.splits = num_splits
+                   ? num_splits
+                   : clf_tune_splits(caps, units * clf_blocks(kv_heads, g.unit_heads) * blocks, max_keys);
+    return g;
 }
 
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys)

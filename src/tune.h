@@ -42,6 +42,15 @@ struct clf_paged_tiles {
 // `group`: query heads of a KV head.
 struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
                                       int64_t group, int64_t key_size, int64_t value_size);
+// How a call is cut into work-items: results do not depend on the first two.
+struct clf_paged_grid {
+    int64_t unit_heads, run; // KV heads of an item and its tokens at most, a power of two
+    int64_t splits;          // of a request's keys
+};
+// `blocks`: of a KV head's query heads; num_splits 0: chosen here.
+struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,
+                                          int64_t tokens, int64_t requests, int64_t kv_heads, int64_t blocks,
+                                          int64_t num_splits, int64_t max_keys);
 // The most parts, splits times tokens, of any call with at most that many tokens, on `heads` blocks of heads.
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys);
 
