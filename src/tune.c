@@ -185,11 +185,46 @@ static struct clf_paged_tiles paged_row_set(int64_t group, int64_t key_size, int
     return t;
 }
 
-struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
-                                      int64_t group, int64_t key_size, int64_t value_size)
+// The __local variables of paged_attention in cl/group/paged_attention.cl, for `rows` rows.
+static uint64_t paged_local_bytes(const struct clf_paged_tiles *t, uint64_t rows, int64_t key_size,
+                                  int64_t value_size)
 {
-    (void) caps, (void) tokens, (void) requests;
-    return paged_row_set(group, key_size, value_size);
+    const uint64_t lanes = (uint64_t) t->lanes, keys = (uint64_t) clf_blocks(key_size, t->lanes),
+                   values = (uint64_t) clf_blocks(value_size, t->lanes), tile = (uint64_t) t->tile;
+    const uint64_t widest = (keys | 1) > values ? keys | 1 : values;
+    enum { PLACE = 4 * 8 + 4 }; // of a key
+    return 4 * rows * lanes * keys + clinfer_dtype_size(t->tile_type) * tile * widest * lanes +
+           4 * rows * tile + (3 * 16 + 4 + 4 + 16) * rows + PLACE * tile;
+}
+
+static struct clf_paged_tiles paged_group_set(const struct clf_caps *caps, const struct clf_paged_shape *s)
+{
+    // What GPUs let one group have, and what leaves the larger of them room for another.
+    enum { MAX_LOCAL_BYTES = 48 << 10 };
+    static const struct {
+        int rows, keys;
+    } tiles[] = { { 16, 32 }, { 16, 16 }, { 8, 16 }, { 8, 8 }, { 4, 16 }, { 4, 8 }, { 4, 4 } };
+    enum { NUM = sizeof tiles / sizeof tiles[0] };
+    const uint64_t most = caps->local_bytes < MAX_LOCAL_BYTES ? caps->local_bytes : MAX_LOCAL_BYTES;
+    struct clf_paged_tiles t = { .lanes = clf_tune_group(caps).lanes,
+                                 .tile_type = s->as_bf16 ? CLINFER_BF16 : CLINFER_F32 };
+    for (int i = 0; i < NUM; i++) {
+        const int64_t blocks = (s->group + tiles[i].rows - 1) / tiles[i].rows;
+        t.head_block = (int) ((s->group + blocks - 1) / blocks);
+        t.tile = tiles[i].keys;
+        // A decode step has one token a request: no rows for more. A request of two is two units.
+        t.tokens = s->tokens > 2 * s->requests ? power_of_two(tiles[i].rows / t.head_block) : 1;
+        t.local_bytes = paged_local_bytes(&t, (uint64_t) tiles[i].rows, s->key_size, s->value_size);
+        if (t.local_bytes <= most)
+            break;
+    }
+    return t;
+}
+
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, const struct clf_paged_shape *s)
+{
+    return caps->set == CLINFER_SET_ROW ? paged_row_set(s->group, s->key_size, s->value_size)
+                                        : paged_group_set(caps, s);
 }
 
 struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,

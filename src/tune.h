@@ -36,12 +36,15 @@ struct clf_paged_tiles {
     int lanes;              // of a vector
     int head_block, tokens; // rows of a unit: query heads of one KV head, and the most tokens, a power of two
     int tile;               // keys at a time: by head sizes and device alone, for results depend on it
-    int row_tile, value_tile; // register tiles: rows, and vectors of a value's dims
+    int row_tile, value_tile; // row set: register tiles: rows, and vectors of a value's dims
+    clinfer_dtype tile_type;  // group set: of the keys in local memory
     uint64_t local_bytes;     // of a work-group
 };
-// `group`: query heads of a KV head.
-struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
-                                      int64_t group, int64_t key_size, int64_t value_size);
+struct clf_paged_shape {
+    int64_t tokens, requests, group, key_size, value_size; // group: query heads of a KV head
+    bool as_bf16;                                          // bf16 has every value of K and V
+};
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, const struct clf_paged_shape *shape);
 // How a call is cut into work-items: results do not depend on the first two.
 struct clf_paged_grid {
     int64_t unit_heads, run; // KV heads of an item and its tokens at most, a power of two

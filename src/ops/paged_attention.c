@@ -68,13 +68,25 @@ static int64_t count_parts(const struct clf_plan *plan, const struct clinfer_pag
     return __builtin_mul_overflow(T, p->num_splits, &parts) ? -1 : parts; // -1 as a size: more than there is
 }
 
+// Whether bf16 has every value of a cache.
+static bool is_bf16(const clinfer_kv_cache *kv)
+{
+    return kv->dtype == CLINFER_BF16 || (kv->dtype == CLINFER_F8_E4M3 && !kv->scale_group);
+}
+
 static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_paged_attention_params *p)
 {
     const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), K = CLF_DIM(plan, 'K'),
                   V = CLF_DIM(plan, 'V');
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
-    struct schedule s = { .tile = clf_tune_paged(plan->caps, T, CLF_DIM(plan, 'B'), H / K, CLF_DIM(plan, 'D'),
-                                                 V) };
+    const clinfer_kv_cache *v = clf_kv_given(&p->kv_v) ? &p->kv_v : &p->kv;
+    const struct clf_paged_shape shape = { .tokens = T,
+                                           .requests = CLF_DIM(plan, 'B'),
+                                           .group = H / K,
+                                           .key_size = CLF_DIM(plan, 'D'),
+                                           .value_size = V,
+                                           .as_bf16 = is_bf16(&p->kv) && is_bf16(v) };
+    struct schedule s = { .tile = clf_tune_paged(plan->caps, &shape) };
     s.blocks = clf_blocks(H / K, s.tile.head_block);
     s.units = T;
     const struct clf_paged_grid grid =
@@ -102,8 +114,12 @@ static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_page
     clf_define(l, "HEAD_BLOCK", s->tile.head_block);
     clf_define(l, "TOKENS", s->tile.tokens);
     clf_define(l, "TILE", s->tile.tile);
-    clf_define(l, "ROW_TILE", s->tile.row_tile);
-    clf_define(l, "VALUE_TILE", s->tile.value_tile);
+    if (plan->caps->set == CLINFER_SET_GROUP) {
+        clf_define_type(l, "TILE_T", s->tile.tile_type);
+    } else {
+        clf_define(l, "ROW_TILE", s->tile.row_tile);
+        clf_define(l, "VALUE_TILE", s->tile.value_tile);
+    }
     clf_define_values(l, plan, p);
     clf_define_paged(l, plan, p);
     clf_push_paged(l, plan, p);
