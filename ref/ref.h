@@ -17,6 +17,7 @@ void ref_kv_store(const struct clinfer_kv_store_params *p);
 void ref_silu_mul(const struct clinfer_silu_mul_params *p);
 void ref_rms_norm(const struct clinfer_rms_norm_params *p);
 void ref_merge_states(const struct clinfer_merge_states_params *p);
+void ref_paged_attention(const struct clinfer_paged_attention_params *p);
 
 // ref_types.c: element types. Addresses need no alignment.
 
@@ -67,6 +68,13 @@ void ref_read_head(const struct ref_plane *plane, int64_t page, int64_t slot, in
 // Stores dims [first, first + count) of x; with scales, every group that holds one of them, whole.
 void ref_write_head(const struct ref_plane *plane, int64_t page, int64_t slot, int64_t head, const double *x,
                     int64_t first, int64_t count);
+
+// ref_mask.c: which keys a query sees, and what that adds to their scores.
+
+bool ref_sees(clinfer_mask mask, int64_t window, int64_t query, int64_t key);
+double ref_score_bias(clinfer_score_mod mod, int64_t heads, int64_t h, int64_t query, int64_t key);
+// Keys of a request, cached and new, as far as the table reaches.
+int64_t ref_num_keys(const clinfer_kv_batch *batch, const clinfer_kv_cache *kv, int64_t request);
 
 // Pieces that ops share, each in the file of the op it is named for.
 

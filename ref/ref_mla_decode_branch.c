@@ -98,34 +98,6 @@ static void full_query(const struct clinfer_mla_decode_branch_params *p, int64_t
     free(q);
 }
 
-static bool sees(const struct clinfer_mla_decode_branch_params *p, int64_t query, int64_t key)
-{
-    const int64_t window = p->local_window_size;
-    switch (p->mask) {
-    case CLINFER_MASK_CAUSAL:
-        return key <= query;
-    case CLINFER_MASK_NULL:
-        return true;
-    case CLINFER_MASK_CHUNKED:
-        return key / window == query / window;
-    case CLINFER_MASK_CHUNKED_CAUSAL:
-        return key / window == query / window && key <= query;
-    case CLINFER_MASK_SLIDING_WINDOW_CAUSAL:
-        return key <= query && key > query - window;
-    }
-    return false;
-}
-
-// Heads past the largest power of two take every other slope of the series twice as long.
-static double alibi_slope(int64_t heads, int64_t h)
-{
-    int64_t power = 1;
-    while (power * 2 <= heads)
-        power *= 2;
-    return h < power ? exp2(-8.0 * (double) (h + 1) / (double) power)
-                     : exp2(-8.0 * (double) (2 * (h - power) + 1) / (double) (2 * power));
-}
-
 // The keys of a request as doubles; seen is 0 for one that is masked or on a bad page.
 struct keys {
     int64_t n;
@@ -134,18 +106,14 @@ struct keys {
 
 static struct keys read_keys(const struct clinfer_mla_decode_branch_params *p, const struct ref_token *at)
 {
-    const clinfer_tensor *offsets = &p->batch.input_row_offsets;
     const struct ref_plane rows = ref_plane_of(&p->kv, p->layer_idx, 0);
-    const int64_t b = at->request, reach = p->batch.lookup_table.shape[1] * p->kv.page_size;
-    struct keys keys = { 0 };
-    keys.n = (int64_t) ref_u32(&p->batch.cache_lengths, b, 0) + ref_u32(offsets, b + 1, 0) -
-             ref_u32(offsets, b, 0);
-    keys.n = keys.n < reach ? keys.n : reach;
+    const int64_t b = at->request;
+    struct keys keys = { .n = ref_num_keys(&p->batch, &p->kv, b) };
     keys.rows = ref_alloc(keys.n * rows.head_size);
     keys.seen = ref_alloc(keys.n);
     for (int64_t k = 0; k < keys.n; k++) {
         const int64_t page = ref_page(&p->batch, &p->kv, b, k);
-        keys.seen[k] = page >= 0 && sees(p, at->pos, k);
+        keys.seen[k] = page >= 0 && ref_sees(p->mask, p->local_window_size, at->pos, k);
         if (page >= 0)
             ref_read_head(&rows, page, k % p->kv.page_size, 0, keys.rows + k * rows.head_size);
     }
@@ -165,8 +133,7 @@ static double score(const struct clinfer_mla_decode_branch_params *p, const stru
         for (int64_t d = 0; d < width; d++)
             s[k] += q_full[d] * keys->rows[k * width + d];
         s[k] *= p->scale;
-        if (p->score_mod == CLINFER_ALIBI && pos > k)
-            s[k] -= alibi_slope(p->q.shape[1], h) * (double) (pos - k);
+        s[k] += ref_score_bias(p->score_mod, p->q.shape[1], h, pos, k);
         top = s[k] > top ? s[k] : top;
     }
     return isfinite(top) ? top : 0;

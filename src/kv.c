@@ -240,24 +240,13 @@ uint64_t clf_staged_bytes(const struct clf_plan *plan, int64_t elements, int64_t
     return 4 * (uint64_t) (elements + 2 * groups + clf_tune_group(plan->caps).items);
 }
 
-// The first plane of a view, or of the cache also its second. Page ids past the cache's pages are faults of
-// both.
-static void push_view(struct clf_launch *l, const struct clf_plan *plan, const void *params,
-                      const clinfer_kv_cache *kv, int plane)
+// The first plane of a view, or of the cache also its second: blocks and scales, as TENSOR2 takes them.
+static void push_plane(struct clf_launch *l, const struct clf_plan *plan, const void *params,
+                       const clinfer_kv_cache *kv, int plane)
 {
-    const struct clf_op *op = plan->op;
-    const clinfer_kv_batch *batch = (const clinfer_kv_batch *) ((const char *) params + op->batch);
-    const int64_t layer = *(const int64_t *) ((const char *) params + op->layer_idx);
+    const int64_t layer = *(const int64_t *) ((const char *) params + plan->op->layer_idx);
     struct clf_kv_layout at;
     clf_kv_resolve(kv, &at);
-
-    clf_push(l, (cl_uint) CLF_DIM(plan, 'B'));
-    clf_push(l, (cl_uint) CLF_DIM(plan, 'M'));
-    clf_push(l, (cl_uint) kv->page_size);
-    clf_push(l, (cl_uint) CLF_DIM(plan, 'P'));
-    clf_push_tensor(l, &batch->input_row_offsets, 1);
-    clf_push_tensor(l, &batch->cache_lengths, 1);
-    clf_push_tensor(l, &batch->lookup_table, 2);
     clf_push_mem(l, kv->mem);
     clf_push(l, (cl_ulong) (kv->offset / clinfer_dtype_size(kv->dtype)) +
                     (cl_ulong) (layer * at.layer + plane * at.plane));
@@ -266,6 +255,23 @@ static void push_view(struct clf_launch *l, const struct clf_plan *plan, const v
     clf_push(l, (cl_ulong) (kv->scales_offset / 4) +
                     (cl_ulong) (layer * at.scales_layer + plane * at.scales_plane));
     clf_push(l, (cl_ulong) at.scales_page);
+}
+
+// Page ids past the cache's pages are faults of both planes.
+static void push_view(struct clf_launch *l, const struct clf_plan *plan, const void *params,
+                      const clinfer_kv_cache *kv, int plane)
+{
+    const struct clf_op *op = plan->op;
+    const clinfer_kv_batch *batch = (const clinfer_kv_batch *) ((const char *) params + op->batch);
+
+    clf_push(l, (cl_uint) CLF_DIM(plan, 'B'));
+    clf_push(l, (cl_uint) CLF_DIM(plan, 'M'));
+    clf_push(l, (cl_uint) kv->page_size);
+    clf_push(l, (cl_uint) CLF_DIM(plan, 'P'));
+    clf_push_tensor(l, &batch->input_row_offsets, 1);
+    clf_push_tensor(l, &batch->cache_lengths, 1);
+    clf_push_tensor(l, &batch->lookup_table, 2);
+    push_plane(l, plan, params, kv, plane);
     clf_push_arg(l, (struct clf_arg){ CLF_ARG_FAULT, sizeof(cl_mem), { .mem = NULL } });
     for (cl_uint id = 0; id < CLF_NUM_OPS; id++)
         if (clf_ops[id] == op)
@@ -282,16 +288,40 @@ void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const voi
     push_view(l, plan, params, cache_of(plan, params), 0);
 }
 
-void clf_define_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+static const clinfer_kv_cache *values_of(const struct clf_plan *plan, const void *params, int *plane)
 {
     const clinfer_kv_cache *v = v_cache_of(plan, params);
-    define_view(l, clf_kv_given(v) ? v : cache_of(plan, params));
+    *plane = clf_kv_given(v) ? 0 : 1;
+    return clf_kv_given(v) ? v : cache_of(plan, params);
+}
+
+void clf_define_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    int plane;
+    define_view(l, values_of(plan, params, &plane));
 }
 
 void clf_push_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params)
 {
-    const clinfer_kv_cache *v = v_cache_of(plan, params);
-    push_view(l, plan, params, clf_kv_given(v) ? v : cache_of(plan, params), clf_kv_given(v) ? 0 : 1);
+    int plane;
+    const clinfer_kv_cache *v = values_of(plan, params, &plane);
+    push_view(l, plan, params, v, plane);
+}
+
+void clf_define_values(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    int plane;
+    const clinfer_kv_cache *v = values_of(plan, params, &plane);
+    clf_define_type(l, "VALUE_T", v->dtype);
+    clf_define(l, "VALUE_SIZE", v->head_size);
+    clf_define(l, "VALUE_GROUP", v->scale_group);
+}
+
+void clf_push_values(struct clf_launch *l, const struct clf_plan *plan, const void *params)
+{
+    int plane;
+    const clinfer_kv_cache *v = values_of(plan, params, &plane);
+    push_plane(l, plan, params, v, plane);
 }
 
 void clf_push_plane_strides(struct clf_launch *l, const struct clf_plan *plan, const void *params)

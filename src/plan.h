@@ -41,6 +41,10 @@ void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const voi
 // The same for V in K's place: the op's own view of it, or plane 1 of the cache.
 void clf_define_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 void clf_push_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+// V beside K in one kernel: the defines VALUE_T, VALUE_SIZE, VALUE_GROUP, and VALUE_ARGS of
+// cl/lib/paged_values.clh.
+void clf_define_values(struct clf_launch *l, const struct clf_plan *plan, const void *params);
+void clf_push_values(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 // Elements from the K plane to the V plane: of the blocks, then of the scales.
 void clf_push_plane_strides(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 // Whether the params hold a view, not a zeroed field.
@@ -56,8 +60,8 @@ int64_t clf_scale_groups(const clinfer_kv_cache *kv);
 size_t clf_reserve(struct clf_plan *plan, int64_t count, int64_t size);
 
 // Kernels of the row set keep a row in private memory, which lies on a thread's stack on CPUs: the most
-// elements of a row, and of an MLA row, which stands beside a tile of keys.
-enum { CLF_MAX_ROW = 1 << 17, CLF_MAX_MLA_ROW = 1 << 14 };
+// elements of a row, and of an MLA row or a head in attention, which stand beside a tile of keys.
+enum { CLF_MAX_ROW = 1 << 17, CLF_MAX_MLA_ROW = 1 << 14, CLF_MAX_ATTENTION_ROW = 1 << 14 };
 clinfer_status clf_check_row(struct clf_plan *plan, const char *what, int64_t size, int64_t most);
 // The group set keeps them in local memory: what a work-group of `kernel` takes of it, against what the
 // device has.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune.h"
+#include "plan.h"
 
 // Two or more sub-groups on every GPU, and 16 bytes of f32 an item: a row of 512 is two steps of a group.
 struct clf_group_shape clf_tune_group(const struct clf_caps *caps)
@@ -172,6 +173,114 @@ int64_t clf_tune_runs(const struct clf_caps *caps, int64_t tokens, int64_t n)
     const int64_t want = ((int64_t) caps->compute_units * ITEMS_A_UNIT + tokens - 1) / (tokens ? tokens : 1);
     const int64_t most = n / ELEMENTS_A_RUN, runs = want < most ? want : most;
     return runs < 1 ? 1 : runs;
+}
+
+// Rows of paged_attention that share a tile of keys.
+enum { MAX_PAGED_ROWS = 128 };
+
+// The largest power of two that is at most n, which is 1 or more.
+static int power_of_two(int64_t n)
+{
+    int p = 1;
+    while (2 * p <= n)
+        p *= 2;
+    return p;
+}
+
+static struct clf_paged_tiles paged_row_set(int64_t group, int64_t key_size, int64_t value_size)
+{
+    // Queries and sums of all rows, and a tile of keys, are to stay in the second-level cache.
+    enum { MAX_ROW_BYTES = 256 << 10, MAX_TILE_BYTES = 64 << 10, MAX_TILE = 64, MIN_TILE = 16 };
+    const int64_t widest = key_size > value_size ? key_size : value_size;
+    int64_t rows = MAX_ROW_BYTES / (4 * (key_size + value_size));
+    rows = rows > MAX_PAGED_ROWS ? MAX_PAGED_ROWS : rows < 1 ? 1 : rows;
+    const int64_t blocks = (group + rows - 1) / rows;
+    struct clf_paged_tiles t = { .lanes = 16,
+                                 .head_block = (int) ((group + blocks - 1) / blocks),
+                                 .tile = MAX_TILE };
+    while (t.tile > MIN_TILE && 4 * widest * t.tile > MAX_TILE_BYTES)
+        t.tile /= 2;
+    t.tokens = power_of_two(rows / t.head_block);
+    t.row_tile = t.head_block % 4 && t.head_block % 3 == 0 ? 3 : 4;
+    t.value_tile = tile_of((value_size + 15) / 16);
+    return t;
+}
+
+// The __local variables of paged_attention in cl/group/paged_attention.cl, for `rows` rows.
+static uint64_t paged_local_bytes(const struct clf_paged_tiles *t, uint64_t rows, int64_t key_size,
+                                  int64_t value_size)
+{
+    const uint64_t lanes = (uint64_t) t->lanes, keys = (uint64_t) clf_blocks(key_size, t->lanes),
+                   values = (uint64_t) clf_blocks(value_size, t->lanes), tile = (uint64_t) t->tile;
+    const uint64_t widest = (keys | 1) > values ? keys | 1 : values;
+    enum { PLACE = 4 * 8 + 4 }; // of a key
+    return 4 * rows * lanes * keys + clinfer_dtype_size(t->tile_type) * tile * widest * lanes +
+           4 * rows * tile + (3 * 16 + 4 + 4 + 16) * rows + PLACE * tile;
+}
+
+static struct clf_paged_tiles paged_group_set(const struct clf_caps *caps, const struct clf_paged_shape *s)
+{
+    // What GPUs let one group have, and what leaves the larger of them room for another.
+    enum { MAX_LOCAL_BYTES = 48 << 10 };
+    static const struct {
+        int rows, keys;
+    } tiles[] = { { 16, 32 }, { 16, 16 }, { 8, 16 }, { 8, 8 }, { 4, 16 }, { 4, 8 }, { 4, 4 } };
+    enum { NUM = sizeof tiles / sizeof tiles[0] };
+    const uint64_t most = caps->local_bytes < MAX_LOCAL_BYTES ? caps->local_bytes : MAX_LOCAL_BYTES;
+    struct clf_paged_tiles t = { .lanes = clf_tune_group(caps).lanes,
+                                 .tile_type = s->as_bf16 ? CLINFER_BF16 : CLINFER_F32 };
+    for (int i = 0; i < NUM; i++) {
+        const int64_t blocks = (s->group + tiles[i].rows - 1) / tiles[i].rows;
+        t.head_block = (int) ((s->group + blocks - 1) / blocks);
+        t.tile = tiles[i].keys;
+        // A decode step has one token a request: no rows for more. A request of two is two units.
+        t.tokens = s->tokens > 2 * s->requests ? power_of_two(tiles[i].rows / t.head_block) : 1;
+        t.local_bytes = paged_local_bytes(&t, (uint64_t) tiles[i].rows, s->key_size, s->value_size);
+        if (t.local_bytes <= most)
+            break;
+    }
+    return t;
+}
+
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, const struct clf_paged_shape *s)
+{
+    return caps->set == CLINFER_SET_ROW ? paged_row_set(s->group, s->key_size, s->value_size)
+                                        : paged_group_set(caps, s);
+}
+
+struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,
+                                          int64_t tokens, int64_t requests, int64_t kv_heads, int64_t blocks,
+                                          int64_t num_splits, int64_t max_keys)
+{
+    struct clf_paged_grid g = { .unit_heads = 1, .run = tile->tokens };
+    const int64_t want = (int64_t) caps->compute_units * ITEMS_A_UNIT,
+                  most = num_splits ? num_splits : most_splits(max_keys);
+    int64_t units = tokens / g.run + requests;
+    units = units < tokens ? units : tokens;
+    // Rows of all KV heads of a key lie side by side: with few tokens, whose keys are read but once, an item
+    // takes several heads, as long as there are items for all units of the device.
+    while (caps->set == CLINFER_SET_ROW && blocks == 1 && g.unit_heads < kv_heads &&
+           g.run / 2 * requests >= tokens && g.run > 1 &&
+           units * clf_blocks(kv_heads, 2 * g.unit_heads) * most >= want) {
+        g.unit_heads *= 2;
+        g.run /= 2;
+        units = tokens / g.run + requests;
+        units = units < tokens ? units : tokens;
+    }
+    g.splits = num_splits
+                   ? num_splits
+                   : clf_tune_splits(caps, units * clf_blocks(kv_heads, g.unit_heads) * blocks, max_keys);
+    return g;
+}
+
+int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys)
+{
+    // There is more than one split only where the units, each of at most MAX_PAGED_ROWS tokens, are fewer
+    // than wanted, and splits round up to at most one a unit more.
+    const int64_t units = (int64_t) caps->compute_units * ITEMS_A_UNIT / heads + 1;
+    const int64_t want = 2 * units * MAX_PAGED_ROWS;
+    int64_t most;
+    return __builtin_mul_overflow(tokens, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)

@@ -184,11 +184,16 @@ static void fill_cache(struct rig *r)
     for (int64_t b = 0; b < RIG_REQUESTS; b++)
         for (int64_t p = 0;
              p < r->batch.cached[b] + r->batch.fresh[b] && p < r->batch.columns * r->batch.page_size; p++) {
-            float row[ROW];
+            float row[2 * ROW];
             const int64_t whose = r->batch.same_prefix && p < r->batch.cached[b] ? 0 : b;
-            for (int i = 0; i < ROW; i++)
+            for (int i = 0; i < ROW; i++) {
                 row[i] = value_of("row", (whose * 1000 + p) * ROW + i);
-            memcpy(rig_row(r, image, b, p), row, sizeof row);
+                row[ROW + i] = value_of("value", (whose * 1000 + p) * ROW + i);
+            }
+            unsigned char *to = rig_row(r, image, b, p);
+            memcpy(to, row, RIG_ROW_BYTES);
+            if (r->op->reads_context && r->op->kv_v) // and reads V
+                memcpy(to + rig_plane_bytes(r), row + ROW, RIG_ROW_BYTES);
         }
 }
 
@@ -226,6 +231,8 @@ static void set_scalars(struct rig *r)
         r->params.decode.scale = 0.2f;
     } else if (!strcmp(r->op->name, "rms_norm")) {
         r->params.rms_norm.epsilon = 1e-5f;
+    } else if (!strcmp(r->op->name, "paged_attention")) {
+        r->params.attention.scale = 0.2f;
     }
 }
 

@@ -43,6 +43,7 @@ union rig_params {
     struct clinfer_silu_mul_params silu_mul;
     struct clinfer_rms_norm_params rms_norm;
     struct clinfer_merge_states_params merge_states;
+    struct clinfer_paged_attention_params attention;
 };
 
 struct rig {

@@ -82,6 +82,7 @@ struct bench_call {
         struct clinfer_silu_mul_params silu_mul;
         struct clinfer_rms_norm_params rms_norm;
         struct clinfer_merge_states_params merge_states;
+        struct clinfer_paged_attention_params attention;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

@@ -70,6 +70,15 @@ static const struct bench_batch decode_batches[] = {
     { "decode8", 8, 1, 4095, false },
 };
 
+// The same for attention, whose caches are twice as wide.
+static const struct bench_batch attention_batches[] = {
+    { "decode1", 1, 1, 4095, false },
+    { "decode16", 16, 1, 4095, false },
+    { "decode64", 64, 1, 4095, false },
+    { "prefill2048", 1, 2048, 0, false },
+    { "prefill2048+2048", 1, 2048, 2048, false },
+};
+
 #define TABLES(shapes, types, batches) shapes, COUNT(shapes), types, COUNT(types), batches, COUNT(batches)
 static const struct {
     const char *op, *part, *label;
@@ -88,6 +97,7 @@ static const struct {
     { "silu_mul", NULL, "silu_mul", TABLES(width_shapes, plain_types, row_batches) },
     { "rms_norm", NULL, "rms_norm", TABLES(norm_shapes, plain_types, row_batches) },
     { "merge_states", NULL, "merge_states", TABLES(row_shapes, plain_types, row_batches) },
+    { "paged_attention", NULL, "paged_attention", TABLES(row_shapes, row_types, attention_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

@@ -214,6 +214,26 @@ static void make_merge_states(struct bench_maker *m, const struct bench_case *c)
     m->call->work = (struct bench_work){ 2 * one, one, 0, 3.0 * (double) (T * heads * size) };
 }
 
+static void make_attention(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_paged_attention_params *p = &m->call->params.attention;
+    const struct bench_shape *s = c->shape;
+    const clinfer_dtype act = c->types->act;
+    const int64_t T = tokens_of(c->batch);
+    p->q = bench_tensor(m, BENCH_NOISE, 1, act, T, s->heads, s->head_size);
+    p->output = bench_tensor(m, BENCH_LEVEL, 0, act, T, s->heads, s->head_size);
+    p->kv = bench_cache(m, c, 2, s->kv_heads, s->head_size);
+    p->batch = bench_batch_of(m, c->batch);
+    p->scale = 1.0f / sqrtf((float) s->head_size);
+    p->max_context = c->batch->cached + c->batch->tokens;
+    const double q = (double) T * s->heads * s->head_size * size_of(act);
+    // Causal: a token sees half of the new ones.
+    const double keys = c->batch->cached + (c->batch->tokens + 1) / 2.0;
+    m->call->work = (struct bench_work){ q + 2.0 * c->batch->requests *
+                                                 (c->batch->cached + c->batch->tokens) * cache_row_bytes(c),
+                                         q, 0, 4.0 * (double) T * s->heads * s->head_size * keys };
+}
+
 static const struct {
     const char *op;
     void (*make)(struct bench_maker *m, const struct bench_case *c);
@@ -226,6 +246,7 @@ static const struct {
     { "silu_mul", make_silu_mul },
     { "rms_norm", make_rms_norm },
     { "merge_states", make_merge_states },
+    { "paged_attention", make_attention },
 };
 
 bool bench_open(const struct bench_case *c, clinfer_ctx *ctx, struct bench_call *call)

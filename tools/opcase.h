@@ -24,7 +24,7 @@ struct op_tensor {
     bool optional;
     unsigned types;   // a bit for each legal clinfer_dtype, 1u << dtype
     const char *axes; // a letter an axis; equal letters are equal extents, and y is half of Y
-    const char *like; // of an output: the tensor whose type it has; NULL: the params say
+    const char *like; // of an output: the tensor whose type it has, BF16 for F8_E4M3; NULL: the params say
 };
 
 enum op_kind { OP_INT64, OP_FLOAT, OP_CHOICE, OP_DTYPE };
@@ -149,6 +149,7 @@ bool op_check_kv_store(struct op_load *load);
 bool op_check_silu_mul(struct op_load *load);
 bool op_check_rms_norm(struct op_load *load);
 bool op_check_merge_states(struct op_load *load);
+bool op_check_paged_attention(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -163,5 +164,7 @@ int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head,
 int op_spans_silu_mul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 int op_spans_rms_norm(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 int op_spans_merge_states(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_t head,
+                             struct op_span *spans);
 
 #endif

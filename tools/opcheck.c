@@ -151,18 +151,22 @@ static bool check_weights(struct op_load *load, struct clinfer_mla_decode_branch
            check_weight_scale(load, &p->w_uv, &p->w_uv_scale, "w_uv_scale");
 }
 
+static bool check_window(struct op_load *load, clinfer_mask mask, int64_t window)
+{
+    const bool windowed = mask != CLINFER_MASK_CAUSAL && mask != CLINFER_MASK_NULL;
+    return !windowed || window >= 1 ||
+           op_load_fail(load, "local_window_size is %lld, the mask needs at least 1", (ll) window);
+}
+
 bool op_check_mla_decode_branch(struct op_load *load)
 {
     struct clinfer_mla_decode_branch_params *p = load->c->params;
-    const bool windowed = p->mask != CLINFER_MASK_CAUSAL && p->mask != CLINFER_MASK_NULL;
     load->c->total = load->axis['T'];
     if (load->axis['R'] > load->axis['X'] || load->axis['N'] != load->axis['X'] - load->axis['R'])
         return op_load_fail(load, "a head of q is %lld wide, not %lld + %lld", (ll) load->axis['X'],
                             (ll) load->axis['N'], (ll) load->axis['R']);
-    if (windowed && p->local_window_size < 1)
-        return op_load_fail(load, "local_window_size is %lld, the mask needs at least 1",
-                            (ll) p->local_window_size);
-    return check_mla_cache(load) && check_weights(load, p);
+    return check_window(load, p->mask, p->local_window_size) && check_mla_cache(load) &&
+           check_weights(load, p);
 }
 
 bool op_check_kv_store(struct op_load *load)
@@ -197,6 +201,22 @@ bool op_check_merge_states(struct op_load *load)
 {
     load->c->total = load->axis['T'];
     return true;
+}
+
+bool op_check_paged_attention(struct op_load *load)
+{
+    const struct clinfer_paged_attention_params *p = load->c->params;
+    load->c->total = load->axis['T'];
+    if (load->axis['H'] % load->axis['K'])
+        return op_load_fail(load, "%lld query heads do not divide among %lld KV heads", (ll) load->axis['H'],
+                            (ll) load->axis['K']);
+    if (p->kv_v.dtype && load->axis['u'] != 1)
+        return op_load_fail(load, "v_blocks has %lld planes, not 1", (ll) load->axis['u']);
+    if (!p->kv_v.dtype && load->axis['p'] == 1)
+        return op_load_fail(load, "V is in the second plane, and kv_blocks has 1");
+    if (!(p->softcap >= 0))
+        return op_load_fail(load, "softcap is %g, not 0 or more", (double) p->softcap);
+    return check_window(load, p->mask, p->local_window_size);
 }
 
 static bool check_offsets(struct op_load *load, const clinfer_tensor *offsets)

@@ -159,6 +159,26 @@ static const struct op_tensor merge_states_tensors[] = {
 };
 static const struct op_scalar merge_states_scalars[] = { END };
 
+// W, V's blocks and their groups as in kv_store; without blocks W is D. output is bf16 where q is fp8.
+static const struct op_tensor paged_attention_tensors[] = {
+    CACHE_TENSORS(paged_attention),
+    { "v_blocks", FIELD(paged_attention, kv_v), OP_INOUT, OP_BLOCKS, true, STORED, "PuLSKW", NULL },
+    { "v_scales", FIELD(paged_attention, kv_v), OP_INOUT, OP_SCALES, true, F32, "PuLSKw", NULL },
+    INPUT(paged_attention, q, STORED, "THD"),
+    OPTIONAL(paged_attention, sinks, F32, "H"),
+    OUTPUT(paged_attention, output, FLOATS, "THW", "q"),
+    OUTPUT(paged_attention, lse, F32, "TH", NULL),
+};
+static const struct op_scalar paged_attention_scalars[] = {
+    { "layer_idx", FIELD(paged_attention, layer_idx), OP_INT64, NULL, NULL },
+    { "scale", FIELD(paged_attention, scale), OP_FLOAT, NULL, NULL },
+    { "softcap", FIELD(paged_attention, softcap), OP_FLOAT, "0", NULL },
+    { "mask", FIELD(paged_attention, mask), OP_CHOICE, "causal", masks },
+    { "local_window_size", FIELD(paged_attention, local_window_size), OP_INT64, "-1", NULL },
+    { "score_mod", FIELD(paged_attention, score_mod), OP_CHOICE, "no_pos", score_mods },
+    END,
+};
+
 #define WRAPPERS(op)                                                                                         \
     static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
                                    const cl_event *events, cl_event *event)                                  \
@@ -191,6 +211,7 @@ const struct op_desc op_descs[] = {
     DESC(mla_fused_rope_rmsnorm, ON_CACHE, false),
     DESC(mla_decode_branch, ON_CACHE, true),
     { DESC_FIELDS(kv_store, ON_CACHE, false), FIELD(kv_store, kv_v) },
+    { DESC_FIELDS(paged_attention, ON_CACHE, true), FIELD(paged_attention, kv_v) },
     DESC(silu_mul, NO_CACHE, false),
     DESC(rms_norm, NO_CACHE, false),
     DESC(merge_states, NO_CACHE, false),

@@ -184,8 +184,14 @@ static bool load_input(struct op_load *load, const struct op_tensor *t)
 static bool load_output(struct op_load *load, const struct op_tensor *t)
 {
     clinfer_dtype dtype = ((clinfer_tensor *) field(load, t->offset))->dtype;
+    if (t->types == 1u << CLINFER_F32) // its only type
+        dtype = CLINFER_F32;
     if (t->like)
         dtype = op_case_buffer(load->c, t->like)->dtype;
+    if (t->like && dtype == CLINFER_F8_E4M3)
+        dtype = CLINFER_BF16;
+    if (load->axis['W'] < 0) // V lies beside K
+        load->axis['W'] = load->axis['D'];
     if (!(t->types >> dtype & 1))
         return op_load_fail(load, "%s is %s, which it cannot be", t->name, clinfer_dtype_str(dtype));
     struct op_buffer *b = add_buffer(load, t, dtype);

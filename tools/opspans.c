@@ -90,6 +90,23 @@ int op_spans_merge_states(const struct op_case *c, const char *tensor, int64_t h
     return n;
 }
 
+// Sums over rows of K and V and q, which were rounded to their types. lse is a row of all heads, rounded
+// once.
+int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    const struct clinfer_paged_attention_params *p = c->params;
+    const bool own = p->kv_v.head_size != 0;
+    (void) head;
+    if (!strcmp(tensor, "lse"))
+        return span(spans, 0, p->q.shape[1], CLINFER_F32, 1);
+    if (strcmp(tensor, "output"))
+        return 0;
+    const clinfer_dtype inner = cmp_narrower(p->q.dtype, p->kv.dtype);
+    const int n = span(spans, 0, p->output.shape[2], own ? cmp_narrower(inner, p->kv_v.dtype) : inner, 1);
+    spans->sum = OP_SUM_ROUNDED;
+    return n;
+}
+
 // Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
 static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
 {

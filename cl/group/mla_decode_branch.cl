@@ -3,7 +3,7 @@
 // mla_combine, matmul with w_uv. The workspace passes q_full, partial sums and raw between them, in f32.
 #include "lib/paged.clh"
 #include "lib/mla_row_group.clh"
-#include "lib/mla_mask.clh"
+#include "lib/mask.clh"
 
 #if !defined(Q_T) || !defined(HEADS) || !defined(NOPE) || !defined(MASK) || !defined(ALIBI) || !defined(QUANT_BLOCK) || \
     !defined(HEAD_BLOCK) || !defined(TILE) || !defined(TILE_T)
@@ -115,7 +115,7 @@ GROUP_KERNEL void mla_attention(PAGED_ARGS, TENSOR1(const uint, valid), TENSOR1(
     if (!find_token(&c, t, &tok))
         return;
     ulong first, last;
-    key_range(&tok, window, &first, &last);
+    key_range(tok.position, tok.keys, window, &first, &last);
     const ulong tiles = (last - first + TILE - 1) / TILE, from = tiles * split / splits, to = tiles * (split + 1) / splits;
     const ulong part = ((ulong) t * splits + split) * BLOCKS + block;
     const struct softmax m = { top, next, total, fade };

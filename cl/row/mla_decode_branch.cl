@@ -3,7 +3,7 @@
 // mla_combine, matmul with w_uv. The workspace passes q_full, partial sums and raw between them, in f32.
 #include "lib/paged.clh"
 #include "lib/mla_row.clh"
-#include "lib/mla_mask.clh"
+#include "lib/mask.clh"
 #include "lib/exp2.clh"
 
 #if !defined(Q_T) || !defined(HEADS) || !defined(NOPE) || !defined(MASK) || !defined(ALIBI) || !defined(QUANT_BLOCK) || \
@@ -247,7 +247,7 @@ __kernel void mla_attention(PAGED_ARGS, TENSOR1(const uint, valid), TENSOR1(cons
     if (!find_token(&c, t, &tok))
         return;
     ulong first, last;
-    key_range(&tok, window, &first, &last);
+    key_range(tok.position, tok.keys, window, &first, &last);
     const ulong tiles = (last - first + TILE - 1) / TILE, from = tiles * split / splits, to = tiles * (split + 1) / splits;
 
     float16 q[MLA_ROW_SIZE * HEAD_VECTORS], tile[TILE * ROW_VECTORS], s[TILE * HEAD_VECTORS];

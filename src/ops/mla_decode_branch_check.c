@@ -53,29 +53,11 @@ static clinfer_status check_weights(struct clf_plan *plan, const struct clinfer_
 
 static clinfer_status check_scalars(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)
 {
-    const bool windowed = clf_is_windowed(p->mask);
     if (!(p->epsilon >= 0))
         return clf_fail(plan, CLINFER_ERR_ARGUMENT, "epsilon is %g, want 0 or more", (double) p->epsilon);
-    if ((unsigned) p->mask > CLINFER_MASK_SLIDING_WINDOW_CAUSAL)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "mask is %d, want 0 to %d", (int) p->mask,
-                        CLINFER_MASK_SLIDING_WINDOW_CAUSAL);
-    if (windowed && (p->local_window_size < 1 || p->local_window_size > INT32_MAX))
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT,
-                        "local_window_size is %" PRId64 ", but the mask wants 1 to %d", p->local_window_size,
-                        INT32_MAX);
-    if ((unsigned) p->score_mod > CLINFER_ALIBI)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "score_mod is %d, want 0 to %d", (int) p->score_mod,
-                        CLINFER_ALIBI);
-    if (p->num_splits < 0 || p->num_splits > UINT16_MAX)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "num_splits is %d, want 0 to %d", p->num_splits,
-                        UINT16_MAX);
-    if (p->max_context < 0)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "max_context is %" PRId64 ", want 0 or more",
-                        p->max_context);
-    if (p->workspace_offset % 64)
-        return clf_fail(plan, CLINFER_ERR_ARGUMENT, "workspace_offset is %zu, want a multiple of 64",
-                        p->workspace_offset);
-    return CLINFER_OK;
+    return clf_check_attention(plan, &(struct clf_attention_scalars){ p->mask, p->local_window_size,
+                                                                      p->score_mod, p->num_splits,
+                                                                      p->max_context, p->workspace_offset });
 }
 
 clinfer_status clf_check_mla_decode(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)

@@ -3,7 +3,7 @@
 stands after that text then). Step 0 is the beginning of the document."""
 
 EDITS = [
-    (0, "meson.build", "'mla_decode_branch', 'kv_store'", ", 'scale_k'"),
+    (0, "meson.build", "'kv_store', 'paged_attention'", ", 'scale_k'"),
     (1, "include/clinfer/clinfer.h", "#include <clinfer/rms_norm_kv_cache.h>\n", "#include <clinfer/scale_k.h>\n"),
     (2, "ref/ref.h", "void ref_kv_store(const struct clinfer_kv_store_params *p);\n",
      "void ref_scale_k(const struct clinfer_scale_k_params *p);\n"),
