@@ -15,10 +15,11 @@ void ref_mla_fused_rope_rmsnorm(const struct clinfer_mla_fused_rope_rmsnorm_para
 void ref_mla_decode_branch(const struct clinfer_mla_decode_branch_params *p);
 void ref_kv_store(const struct clinfer_kv_store_params *p);
 void ref_silu_mul(const struct clinfer_silu_mul_params *p);
+void ref_matmul(const struct clinfer_matmul_params *p);
 
 // ref_types.c: element types. Addresses need no alignment.
 
-// Rounds to f32, then to the type, to nearest even; f8_e4m3 saturates, the others overflow to infinity.
+// Rounds to f32, then to the type, to nearest even; f8_e4m3 and i8 saturate, the others overflow to infinity.
 double ref_round(double x, clinfer_dtype dtype);
 // The step between neighbours of `dtype` at x, subnormals included.
 double ref_ulp(double x, clinfer_dtype dtype);

@@ -41,6 +41,7 @@ union rig_params {
     struct clinfer_mla_decode_branch_params decode;
     struct clinfer_kv_store_params kv_store;
     struct clinfer_silu_mul_params silu_mul;
+    struct clinfer_matmul_params matmul;
 };
 
 struct rig {

@@ -30,6 +30,7 @@ struct bench_shape {
     int heads, kv_heads, head_size, rope;
     bool halves;             // rope on split halves, else on neighbours
     int latent, nope, value; // MLA
+    int rows, columns;       // of a matrix of weights
 };
 
 struct bench_types {
@@ -78,6 +79,7 @@ struct bench_call {
         struct clinfer_mla_fused_rope_rmsnorm_params store;
         struct clinfer_mla_decode_branch_params decode;
         struct clinfer_kv_store_params kv_store;
+        struct clinfer_matmul_params matmul;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

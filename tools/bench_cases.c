@@ -18,6 +18,11 @@ static const struct bench_shape mla_shapes[] = {
     { "deepseek-lite-16x576", 16, 1, 576, 64, false, 512, 128, 128 },
     { "deepseek-v3-128x576", 128, 1, 576, 64, false, 512, 128, 128 },
 };
+// Rows x columns of weights: into the feed-forward layer.
+static const struct bench_shape matmul_shapes[] = {
+    { .name = "llama-14336x4096", .rows = 14336, .columns = 4096 },
+    { .name = "smollm2-1536x576", .rows = 1536, .columns = 576 },
+};
 
 #define F32  CLINFER_F32
 #define BF16 CLINFER_BF16
@@ -43,6 +48,13 @@ static const struct bench_types attention_types[] = {
     { "bf16+f8cache", BF16, F8, BF16, 0 },
 };
 
+static const struct bench_types matmul_types[] = {
+    { "bf16", BF16, BF16, BF16, 0 },
+    { "f32", F32, F32, F32, 0 },
+    { "bf16+f8weights", BF16, BF16, F8, 0 },
+    { "bf16+q8weights", BF16, BF16, CLINFER_I8, 0 },
+};
+
 static const struct bench_batch row_batches[] = {
     { "decode1", 1, 1, 127, false },      { "decode16", 16, 1, 127, true },
     { "decode64", 64, 1, 127, true },     { "prefill512", 1, 512, 0, false },
@@ -52,6 +64,13 @@ static const struct bench_batch row_batches[] = {
 static const struct bench_batch decode_batches[] = {
     { "decode1", 1, 1, 4095, false },
     { "decode8", 8, 1, 4095, false },
+};
+
+static const struct bench_batch matmul_batches[] = {
+    { "decode1", 1, 1, 0, false },
+    { "decode4", 4, 1, 0, false },
+    { "decode16", 16, 1, 0, false },
+    { "prefill64", 1, 64, 0, false },
 };
 
 #define TABLES(shapes, types, batches) shapes, COUNT(shapes), types, COUNT(types), batches, COUNT(batches)
@@ -69,6 +88,7 @@ static const struct {
     { "mla_fused_rope_rmsnorm", NULL, "mla_fused_rope_rmsnorm", TABLES(mla_shapes, row_types, row_batches) },
     { "mla_decode_branch", NULL, "mla_decode_branch", TABLES(mla_shapes, decode_types, decode_batches) },
     { "kv_store", NULL, "kv_store", TABLES(row_shapes, row_types, row_batches) },
+    { "matmul", NULL, "matmul", TABLES(matmul_shapes, matmul_types, matmul_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

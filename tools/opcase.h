@@ -22,8 +22,10 @@ struct op_tensor {
     enum op_role role;
     enum op_place place;
     bool optional;
-    unsigned types;   // a bit for each legal clinfer_dtype, 1u << dtype
-    const char *axes; // a letter an axis; equal letters are equal extents, and y is half of Y
+    unsigned types; // a bit for each legal clinfer_dtype, 1u << dtype
+    // A letter an axis; equal letters are equal extents, and y is half of Y. h may be left out, of all
+    // tensors.
+    const char *axes;
     const char *like; // of an output: the tensor whose type it has; NULL: the params say
 };
 
@@ -128,6 +130,7 @@ struct op_load {
     struct op_case *c;
     int64_t axis[128];          // extents by letter; -1: not seen
     const char *axis_from[128]; // the tensor that set it
+    bool flat;                  // axis h is left out
     char *error;
     size_t error_size;
 };
@@ -147,6 +150,7 @@ bool op_check_mla_fused_rope_rmsnorm(struct op_load *load);
 bool op_check_mla_decode_branch(struct op_load *load);
 bool op_check_kv_store(struct op_load *load);
 bool op_check_silu_mul(struct op_load *load);
+bool op_check_matmul(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -159,5 +163,6 @@ int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int6
                                struct op_span *spans);
 int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 int op_spans_silu_mul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_matmul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 
 #endif

@@ -132,6 +132,20 @@ static const struct op_tensor silu_mul_tensors[] = {
 };
 static const struct op_scalar silu_mul_scalars[] = { END };
 
+static const struct op_tensor matmul_tensors[] = {
+    INPUT(matmul, x, FLOATS, "ThE"),
+    INPUT(matmul, w, STORED | 1u << CLINFER_I8, "hUE"),
+    OPTIONAL(matmul, w_scale, F32 | 1u << CLINFER_F16, "hij"),
+    OPTIONAL(matmul, bias, FLOATS, "U"),
+    OUTPUT(matmul, output, FLOATS, "ThU", "x"),
+};
+static const struct op_scalar matmul_scalars[] = {
+    { "n_scale_granularity", FIELD(matmul, n_granularity), OP_INT64, "0", NULL },
+    { "k_scale_granularity", FIELD(matmul, k_granularity), OP_INT64, "0", NULL },
+    { "x_scale_bound", FIELD(matmul, x_scale_bound), OP_FLOAT, "0", NULL },
+    END,
+};
+
 #define WRAPPERS(op)                                                                                         \
     static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
                                    const cl_event *events, cl_event *event)                                  \
@@ -165,6 +179,7 @@ const struct op_desc op_descs[] = {
     DESC(mla_decode_branch, ON_CACHE, true),
     { DESC_FIELDS(kv_store, ON_CACHE, false), FIELD(kv_store, kv_v) },
     DESC(silu_mul, NO_CACHE, false),
+    DESC(matmul, NO_CACHE, false),
 };
 const int op_num_descs = COUNT(op_descs);
 #define AND_ONE(op) +1

@@ -8,6 +8,7 @@
 #include <clinfer/fused_qk_rope.h>
 #include <clinfer/kv_pool.h>
 #include <clinfer/kv_store.h>
+#include <clinfer/matmul.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>
 #include <clinfer/rms_norm_kv_cache.h>
