@@ -24,6 +24,9 @@ struct clinfer_mla_decode_branch_params good_decode(void);
 struct clinfer_mla_decode_branch_params good_decode_fp8(void);
 // The cache of good_rope, k and v of it.
 struct clinfer_kv_store_params good_kv_store(void);
+// T 5, N 24, Kd 40, bf16 with a bias; with fp8 weights in blocks of 8 rows and 16 columns.
+struct clinfer_matmul_params good_matmul(void);
+struct clinfer_matmul_params good_matmul_fp8(void);
 
 // What plans are made for: a CPU with everything.
 extern const struct clf_caps fixture_caps;
