@@ -18,10 +18,11 @@ void ref_silu_mul(const struct clinfer_silu_mul_params *p);
 void ref_rms_norm(const struct clinfer_rms_norm_params *p);
 void ref_merge_states(const struct clinfer_merge_states_params *p);
 void ref_paged_attention(const struct clinfer_paged_attention_params *p);
+void ref_matmul(const struct clinfer_matmul_params *p);
 
 // ref_types.c: element types. Addresses need no alignment.
 
-// Rounds to f32, then to the type, to nearest even; f8_e4m3 saturates, the others overflow to infinity.
+// Rounds to f32, then to the type, to nearest even; f8_e4m3 and i8 saturate, the others overflow to infinity.
 double ref_round(double x, clinfer_dtype dtype);
 // The step between neighbours of `dtype` at x, subnormals included.
 double ref_ulp(double x, clinfer_dtype dtype);

@@ -17,6 +17,7 @@ static struct format format_of(clinfer_dtype dtype)
     case CLINFER_BF16:
         return (struct format){ 7, 8 };
     case CLINFER_F8_E4M3:
+    case CLINFER_I8:
         return (struct format){ 3, 4 };
     default:
         return (struct format){ 23, 8 };
@@ -88,6 +89,8 @@ static double decode_narrow(uint32_t bits, clinfer_dtype dtype)
 
 uint32_t ref_encode(double x, clinfer_dtype dtype)
 {
+    if (dtype == CLINFER_I8)
+        return (uint8_t) (int) nearbyint(fmin(fmax(x, -128), 127));
     if (dtype != CLINFER_F32)
         return encode_narrow(x, dtype);
     const float f = (float) x;
@@ -100,6 +103,8 @@ double ref_decode(uint32_t bits, clinfer_dtype dtype)
 {
     if (dtype == CLINFER_U32)
         return bits;
+    if (dtype == CLINFER_I8)
+        return (int8_t) bits;
     if (dtype == CLINFER_F16 || dtype == CLINFER_F8_E4M3)
         return decode_narrow(bits, dtype);
     if (dtype == CLINFER_BF16) // the upper half of an f32
@@ -118,7 +123,7 @@ double ref_round(double x, clinfer_dtype dtype)
 double ref_load(const void *base, clinfer_dtype dtype, int64_t index)
 {
     const struct format f = format_of(dtype);
-    const int size = (1 + f.mantissa + f.exponent) / 8; // u32 counts as f32
+    const int size = (1 + f.mantissa + f.exponent) / 8; // u32 counts as f32, i8 as f8_e4m3
     const unsigned char *at = (const unsigned char *) base + index * size;
     uint32_t bits = at[0];
     if (size > 1)

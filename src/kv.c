@@ -114,7 +114,7 @@ static clinfer_status check_types(struct clf_plan *plan, const struct named *vie
 {
     const clinfer_kv_cache *kv = view->kv;
     const size_t size = clinfer_dtype_size(kv->dtype);
-    if (!size || kv->dtype == CLINFER_U32)
+    if (!size || kv->dtype == CLINFER_U32 || kv->dtype == CLINFER_I8)
         return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s (%d), want F32 F16 BF16 or F8_E4M3", view->name,
                         clinfer_dtype_str(kv->dtype), (int) kv->dtype);
     if (kv->scale_group && kv->dtype != CLINFER_F8_E4M3)

@@ -40,7 +40,7 @@ static clinfer_status check_types(const struct clinfer_kv_pool_params *p, char *
 {
     const clinfer_dtype type[2] = { p->dtype, p->v_dtype };
     for (int i = 0; i < 2; i++)
-        if (!clinfer_dtype_size(type[i]) || type[i] == CLINFER_U32)
+        if (!clinfer_dtype_size(type[i]) || type[i] == CLINFER_U32 || type[i] == CLINFER_I8)
             return FAIL(CLINFER_ERR_TYPE, "%s is %s (%d), want F32 F16 BF16 or F8_E4M3",
                         i ? "v_dtype" : "dtype", clinfer_dtype_str(type[i]), (int) type[i]);
     if (p->scale_group && p->dtype != CLINFER_F8_E4M3 && p->v_dtype != CLINFER_F8_E4M3)

@@ -23,6 +23,12 @@ static struct clf_gemm product_of(const struct clf_plan *plan, const struct clf_
     const size_t scratch = plan->workspace_offset + m->scratch;
     struct clf_gemm g = { .m = (size_t) m->tokens, .n = N, .k = K, .batch = H };
     g.x = (struct clf_matrix){ NULL, (plan->workspace_offset + m->x) / 4, H * K, K };
+    if (m->x_tensor && !clf_matmul_converts(plan, m, true)) {
+        const clinfer_tensor *x = m->x_tensor;
+        const size_t row = (size_t) clf_stride(x, 0);
+        g.x =
+            (struct clf_matrix){ x->mem, x->offset / 4, m->tokens > 1 ? row : K, (size_t) clf_stride(x, 1) };
+    }
     g.w = (struct clf_matrix){ NULL, scratch / 4, K, N * K };
     g.y = (struct clf_matrix){ NULL, (scratch + weights_bytes(m)) / 4, H * N, N };
     if (in_place(m)) {
@@ -53,17 +59,23 @@ bool clf_matmul_by_clblast(const struct clf_plan *plan, const struct clf_matmul 
 }
 
 // Past the indices own kernels serve, but what fewer tokens need, for which CLBlast still does, is reserved.
+static int64_t scratch_bytes(const struct clf_plan *plan, const struct clf_matmul *m)
+{
+    const double weights = (double) m->heads * (double) m->rows * (double) m->columns;
+    const double outputs = (double) m->tokens * (double) m->heads * (double) m->rows;
+    if (!clf_tune_clblast(plan->caps, m->tokens) || weights < 1 || weights > INT32_MAX)
+        return 0;
+    return (int64_t) weights_bytes(m) + 4 * (outputs < INT32_MAX ? (int64_t) outputs : (int64_t) INT32_MAX);
+}
+
 void clf_reserve_matmul(struct clf_plan *plan, struct clf_matmul *m, int count)
 {
     int64_t most = 0;
-    for (int i = 0; i < count && clf_tune_clblast(plan->caps, m[i].tokens); i++) {
-        const double weights = (double) m[i].heads * (double) m[i].rows * (double) m[i].columns;
-        const double outputs = (double) m[i].tokens * (double) m[i].heads * (double) m[i].rows;
-        if (weights < 1 || weights > INT32_MAX)
-            continue;
-        const int64_t bytes = (int64_t) weights_bytes(&m[i]) +
-                              4 * (outputs < INT32_MAX ? (int64_t) outputs : (int64_t) INT32_MAX);
+    for (int i = 0; i < count; i++) {
+        const int64_t bytes = scratch_bytes(plan, &m[i]);
         most = bytes > most ? bytes : most;
+        if (clf_matmul_converts(plan, &m[i], clf_tune_clblast(plan->caps, m[i].tokens)))
+            m[i].x = clf_reserve(plan, m[i].tokens * m[i].heads, 4 * m[i].columns);
     }
     const size_t at = most ? clf_reserve(plan, most, 1) : 0;
     for (int i = 0; i < count; i++)
@@ -80,11 +92,8 @@ static void push_matrix(struct clf_launch *l, const struct clf_matrix *x)
 
 static void push_weights(struct clf_plan *plan, const struct clf_matmul *m, const struct clf_gemm *g)
 {
-    const bool fp8 = m->w->dtype == CLINFER_F8_E4M3;
     struct clf_launch *l = clf_launch_begin(plan, "weights_f32", "weights_f32", m->heads);
-    clf_define_type(l, "W_T", m->w->dtype);
-    clf_define(l, "ROW_BLOCK", fp8 ? m->row_block : 1);
-    clf_define(l, "COLUMN_BLOCK", fp8 ? m->column_block : 0);
+    clf_define_weights(l, m);
     clf_push_tensor(l, m->w, 3);
     clf_push_tensor(l, m->w_scale, 3);
     push_matrix(l, &g->w);
@@ -104,12 +113,9 @@ static void push_product(struct clf_plan *plan, const struct clf_gemm *g)
 static void push_finish(struct clf_plan *plan, const struct clf_matmul *m, const struct clf_gemm *g)
 {
     struct clf_launch *l = clf_launch_begin(plan, "matmul_finish", "matmul_finish", m->tokens);
-    clf_define_type(l, "Y_T", m->y ? m->y->dtype : CLINFER_F32);
-    clf_define_type(l, "ROUND_T", m->round);
+    clf_define_outputs(l, m);
     push_matrix(l, &g->y);
-    clf_push_matmul_y(l, plan, m);
-    clf_push_workspace(l, plan, m->valid);
-    clf_push(l, m->alpha);
+    clf_push_outputs(l, plan, m);
     clf_push(l, (cl_uint) m->rows);
     clf_launch_grid(l, m->tokens, m->heads, 1);
 }

@@ -21,6 +21,7 @@ enum {
     CLF_BF16 = 1 << CLINFER_BF16,
     CLF_F8 = 1 << CLINFER_F8_E4M3,
     CLF_U32 = 1 << CLINFER_U32,
+    CLF_I8 = 1 << CLINFER_I8,
     CLF_FLOATS = CLF_F32 | CLF_F16 | CLF_BF16,
 };
 
@@ -28,7 +29,8 @@ enum {
 enum clf_rule_flags { CLF_IN = 0, CLF_OUT = 1, CLF_OPTIONAL = 2, CLF_WEIGHT = 4, CLF_CHANGED = 8 | CLF_OUT };
 
 // What one tensor argument must look like. `dims` names its axes: "T,H,N+R". The first tensor that shows a
-// letter sets it; after that extents must agree. This row is the shape check and its error text.
+// letter sets it; after that extents must agree. An axis in brackets, "T,[H],K", may be left out, and then
+// is 1. This row is the shape check and its error text.
 struct clf_tensor_rule {
     const char *name, *dims;
     size_t field;          // offset in the params struct
@@ -148,6 +150,8 @@ struct clf_op {
     // tensor. NULL: there is nothing such.
     void (*shrink)(void *params, int64_t tokens);
     size_t kv_v; // offset of V's own view of the cache, which may be zeroed; 0: the op has none
+    // Makes extents (by letter - 'A') that no program depends on those of a small call. NULL: there are none.
+    void (*shrink_dims)(int64_t *dim, const void *params);
 };
 #define CLF_TENSORS(t) (t), (int) (sizeof(t) / sizeof((t)[0]))
 #define CLF_CACHE_FIELDS(p)                                                                                  \

@@ -93,9 +93,11 @@ void clf_define(struct clf_launch *l, const char *name, int64_t value)
 
 void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype)
 {
-    static const char *const format[] = {
-        [CLINFER_F32] = "f32", [CLINFER_F16] = "f16", [CLINFER_BF16] = "bf16", [CLINFER_F8_E4M3] = "f8_e4m3"
-    };
+    static const char *const format[] = { [CLINFER_F32] = "f32",
+                                          [CLINFER_F16] = "f16",
+                                          [CLINFER_BF16] = "bf16",
+                                          [CLINFER_F8_E4M3] = "f8_e4m3",
+                                          [CLINFER_I8] = "i8" };
     assert(l->spec.num_defs < CLF_MAX_DEFS);
     l->spec.def[l->spec.num_defs++] = (struct clf_def){ name, format[dtype], 0 };
 }

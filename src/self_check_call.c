@@ -4,6 +4,7 @@
 #include "self_check_internal.h"
 #include "plan.h"
 #include "program.h"
+#include "validate.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,27 +43,27 @@ static struct clf_check_buffer *add_buffer(struct clf_check *k, const char *name
     return b;
 }
 
-// One term of a rule's dims, such as "C+R".
-static int64_t extent_of(const struct clf_check *k, const char **term)
+static int64_t extent_of(const struct clf_check *k, const struct clf_axis *axis)
 {
     int64_t n = 0;
-    for (; **term && **term != ','; ++*term)
-        if (**term >= 'A')
-            n += k->dim[**term - 'A'];
-    *term += **term == ',';
+    for (size_t i = 0; i < axis->length; i++)
+        if (axis->term[i] >= 'A')
+            n += k->dim[axis->term[i] - 'A'];
     return n;
 }
 
 static void shape_tensor(struct clf_check *k, const struct clf_tensor_rule *r)
 {
     clinfer_tensor *t = (clinfer_tensor *) (k->params + r->field);
-    const char *term = r->dims;
+    struct clf_axis axis[CLINFER_MAX_RANK];
+    char left_out;
     int64_t count = 1;
     if (!t->rank)
         return;
     *t = (clinfer_tensor){ .dtype = t->dtype, .rank = t->rank };
+    (void) clf_axes(r, t->rank, axis, &left_out);
     for (int i = 0; i < t->rank; i++)
-        count *= t->shape[i] = extent_of(k, &term);
+        count *= t->shape[i] = extent_of(k, &axis[i]);
     const int64_t width = t->shape[t->rank - 1];
     struct clf_check_buffer *b =
         add_buffer(k, r->name, r->field + offsetof(clinfer_tensor, mem), t->dtype, count, width);
@@ -75,6 +76,9 @@ static void shape_tensor(struct clf_check *k, const struct clf_tensor_rule *r)
     } else if (r->types == CLF_F32) { // scales
         b->low = 0.5;
         b->high = 1.5;
+    } else if (t->dtype == CLINFER_I8) { // codes, whose scales are weights
+        b->low = -127;
+        b->high = 127;
     } else if (r->flags & CLF_WEIGHT && width) {
         b->low /= sqrt((double) width);
         b->high /= sqrt((double) width);
@@ -155,6 +159,8 @@ static bool shape(struct clf_check *k, const struct clf_plan *plan, const void *
     k->dim['F' - 'A'] = cached[0] + fresh_of(tokens, 0);
     if (k->op->shrink)
         k->op->shrink(k->params, tokens);
+    if (k->op->shrink_dims)
+        k->op->shrink_dims(k->dim, k->params);
     if (k->op->kv) {
         *(int64_t *) (k->params + k->op->layer_idx) = LAYER;
         shape_cache(k, k->op->kv);

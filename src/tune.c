@@ -23,14 +23,15 @@ int clf_tune_row_items(const struct clf_caps *caps, int64_t n)
     return items;
 }
 
-// The first row whose limits hold is taken.
+// The first row whose limits hold is taken. With one tile of tokens a weight is decoded where it is used.
 static const struct {
     int64_t max_tokens;
     struct clf_matmul_tiles tile;
 } matmul_row_set[] = {
-    { 1, { 1, 8, 32, 1, 0 } },
-    { 2, { 2, 8, 32, 2, 0 } },
-    { INT64_MAX, { 4, 4, 32, 64, 0 } },
+    { 1, { 1, 8, 32, 1, 0, false, 0 } },
+    { 2, { 2, 8, 32, 2, 0, false, 0 } },
+    { 4, { 4, 6, 24, 4, 0, false, 0 } },
+    { INT64_MAX, { 4, 6, 48, 64, 512, true, 0 } },
 };
 
 // Few tokens are bound by the weights: a row an item, so that there are many groups. With more of them an
@@ -71,6 +72,19 @@ bool clf_tune_clblast(const struct clf_caps *caps, int64_t tokens)
     enum { FEWEST_TOKENS = 64 };
     return caps->gemm == CLINFER_GEMM_CLBLAST ||
            (caps->gemm == CLINFER_GEMM_AUTO && caps->set == CLINFER_SET_GROUP && tokens >= FEWEST_TOKENS);
+}
+
+// Enough that every compute unit has several, and one that is slow holds up nobody.
+enum { ITEMS_A_UNIT = 4 };
+
+int64_t clf_tune_rows(const struct clf_caps *caps, const struct clf_matmul_tiles *tile, int64_t rows,
+                      int64_t blocks)
+{
+    if (caps->set == CLINFER_SET_GROUP)
+        return tile->block_rows;
+    const int64_t want = clf_blocks((int64_t) caps->compute_units * ITEMS_A_UNIT, blocks ? blocks : 1);
+    const int64_t even = clf_blocks(clf_blocks(rows, want), tile->row_tile) * tile->row_tile;
+    return even < tile->block_rows ? even : tile->block_rows;
 }
 
 // The largest of 4, 3, 2, 1 that divides n.
@@ -143,7 +157,7 @@ struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const
 
 // A split writes its sums, and the combining kernel reads them: enough keys that this is less than reading
 // them.
-enum { ITEMS_A_UNIT = 4, KEYS_A_SPLIT = 64 };
+enum { KEYS_A_SPLIT = 64 };
 
 static int64_t most_splits(int64_t max_keys)
 {

@@ -15,10 +15,16 @@ int clf_tune_row_items(const struct clf_caps *caps, int64_t n);
 
 struct clf_matmul_tiles {
     int token_tile, row_tile;     // outputs of one register tile
-    int block_rows, block_tokens; // outputs of one work-item, of one work-group in the group set
+    int block_rows, block_tokens; // outputs of one work-item, at the most; of one work-group in the group set
+    int step;                     // row set: columns decoded at a time; 0: where they are used
+    bool x_is_f32;                // x is read so often that it is to be decoded before
     uint64_t local_bytes;         // of a work-group
 };
 struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tokens);
+// Rows of one work-item, so that every compute unit has several of `blocks` times as many; of one work-group
+// in the group set.
+int64_t clf_tune_rows(const struct clf_caps *caps, const struct clf_matmul_tiles *tile, int64_t rows,
+                      int64_t blocks);
 
 // Whether CLBlast takes a projection of that many tokens, as far as sizes let it.
 bool clf_tune_clblast(const struct clf_caps *caps, int64_t tokens);

@@ -28,27 +28,49 @@ static int64_t match_axis(struct clf_plan *plan, const char *term, size_t length
     return unknown && n >= known ? n : known;
 }
 
+int clf_axes(const struct clf_tensor_rule *r, int rank, struct clf_axis axis[CLINFER_MAX_RANK],
+             char *left_out)
+{
+    int all = 1, n = 0;
+    for (const char *c = r->dims; *c; c++)
+        all += *c == ',';
+    *left_out = 0;
+    for (const char *term = r->dims; n < CLINFER_MAX_RANK; term++) {
+        const bool brackets = *term == '[';
+        term += brackets;
+        const size_t length = strcspn(term, ",]");
+        if (brackets && rank == all - 1)
+            *left_out = *term;
+        else
+            axis[n++] = (struct clf_axis){ term, length };
+        term += length + brackets;
+        if (!*term)
+            break;
+    }
+    return n;
+}
+
 static clinfer_status check_shape(struct clf_plan *plan, const struct clf_tensor_rule *r,
                                   const clinfer_tensor *t)
 {
-    int rank = 1;
-    for (const char *c = r->dims; *c; c++)
-        rank += *c == ',';
+    struct clf_axis axis[CLINFER_MAX_RANK];
+    char left_out;
+    const int rank = clf_axes(r, t->rank, axis, &left_out);
     if (t->rank != rank)
-        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: want rank %d [%s], got rank %d", r->name, rank, r->dims,
-                        t->rank);
-    const char *term = r->dims;
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: want rank %d%s [%s], got rank %d", r->name, rank,
+                        strchr(r->dims, '[') ? " or one less" : "", r->dims, t->rank);
+    if (left_out && match_axis(plan, &left_out, 1, 1) != 1)
+        return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: without the axis %c of [%s], which is %" PRId64,
+                        r->name, left_out, r->dims, CLF_DIM(plan, left_out));
     for (int i = 0; i < rank; i++) {
-        const size_t length = strcspn(term, ",");
         const int64_t n = t->shape[i];
         if (n < 0 || n > INT32_MAX)
             return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d is %" PRId64 ", want 0 to %d", r->name, i,
                             n, INT32_MAX);
-        const int64_t want = match_axis(plan, term, length, n);
+        const int64_t want = match_axis(plan, axis[i].term, axis[i].length, n);
         if (want != n)
             return clf_fail(plan, CLINFER_ERR_SHAPE, "%s: axis %d is %" PRId64 ", but %.*s is %" PRId64,
-                            r->name, i, n, (int) length, term, want);
-        term += length + 1;
+                            r->name, i, n, (int) axis[i].length, axis[i].term, want);
     }
     return CLINFER_OK;
 }
@@ -57,7 +79,7 @@ static const char *type_names(unsigned types, char *buf, size_t size)
 {
     size_t n = 0;
     buf[0] = 0;
-    for (unsigned d = CLINFER_F32; d <= CLINFER_U32; d++)
+    for (unsigned d = CLINFER_F32; clinfer_dtype_size((clinfer_dtype) d); d++)
         if (types >> d & 1 && n + 10 < size) {
             const char *name = clinfer_dtype_str((clinfer_dtype) d);
             memcpy(buf + n, " ", 2);
@@ -78,7 +100,7 @@ static clinfer_status check_type(struct clf_plan *plan, const struct clf_tensor_
                                  const struct clf_tensor_rule *r, const clinfer_tensor *t, const void *base)
 {
     char names[64];
-    if ((unsigned) t->dtype > CLINFER_U32 || !(r->types >> t->dtype & 1))
+    if (!clinfer_dtype_size(t->dtype) || !(r->types >> t->dtype & 1))
         return clf_fail(plan, CLINFER_ERR_TYPE, "%s: type %s (%d), want one of%s", r->name,
                         clinfer_dtype_str(t->dtype), (int) t->dtype,
                         type_names(r->types, names, sizeof names));

@@ -152,6 +152,19 @@ cases |= {
     "lse_b as bf16": edited(merge, lambda h, d: h["lse_b"].update(dtype="BF16", shape=[5, 6])),
     "out_b of other tokens": edited(merge, tensor("out_b", "shape", [3, 5, 40])),
 }
+
+mm, mm8, mmb = "matmul_bf16", "matmul_fp8", "matmul_batched_fp8"
+cases |= {
+    "x missing": edited(mm, without("x")), "w missing": edited(mm, without("w")), "w of other columns": edited(mm, tensor("w", "shape", [96, 72])),
+    "x of rank 3": edited(mm, tensor("x", "shape", [5, 1, 96])), "x of rank 1": edited(mm, tensor("x", "shape", [480])),
+    "bias of other rows": edited(mm, tensor("bias", "shape", [36, 2])), "w of codes without scales": edited(mm8, without("w_scale")),
+    "scales of another shape": edited(mm8, tensor("w_scale", "shape", [3, 2])), "n granularity 0 of matmul": edited(mm8, meta("n_scale_granularity", "0")),
+    "k granularity of another size": edited(mm8, meta("k_scale_granularity", "16")),
+    "no k granularity": edited(mm8, no_meta("k_scale_granularity")), "bound negative": edited(mm8, meta("x_scale_bound", "-1")),
+    "bound no number": edited(mm8, meta("x_scale_bound", "much")), "w int8 with f32 scales": edited(mm8, tensor("w", "dtype", "I8")),
+    "batch of other heads": edited(mmb, tensor("w", "shape", [2, 128, 96])), "w of rank 2 in a batch": edited(mmb, tensor("w", "shape", [256, 96])),
+    "no rows of w": edited(mm, tensor("w", "shape", [0, 96])),
+}
 cases["weight scales missing"] = edited(decode, without("w_uk_scale"))
 cases["gamma missing"] = edited(norm, without("gamma"))
 

@@ -71,6 +71,9 @@ static const struct {
     { "out_b", 0, 1 },
     { "lse_a", 3, 4 },
     { "lse_b", 3, 4 },
+    { "w", 0, 0.1 },
+    { "w_scale", 0.002, 0.0004 },
+    { "bias", 0, 1 },
     { "w_uk", 0, 0.1 },
     { "w_uv", 0, 0.1 },
     { "w_uk_scale", 0.002, 0.0004 },
@@ -81,7 +84,8 @@ static void fill_tensor(struct ot_call *c, const struct op_tensor *d, double mea
 {
     const clinfer_tensor *t = field(c->params, d->offset);
     const int64_t rows = c->op->kv && d->axes[0] == 'T' ? ot_used(&c->batch) : t->shape[0];
-    if (t->dtype == CLINFER_F8_E4M3) // codes of the whole range, next to small scales
+    if (t->dtype == CLINFER_F8_E4M3 ||
+        t->dtype == CLINFER_I8) // codes of the whole range, next to small scales
         spread = 60;
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < (t->rank > 1 ? t->shape[1] : 1); j++)

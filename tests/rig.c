@@ -58,6 +58,9 @@ static int64_t extent(const struct rig *r, char axis)
                  { 'O', RIG_REQUESTS + 1 },
                  { 'M', r->batch.columns },
                  { 'Y', 2 * ROW },
+                 { 'h', HEADS },
+                 { 'E', ROW },
+                 { 'U', VALUES },
                  { 'y', ROW },
                  { 'n', r->batch.position_ids } };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)

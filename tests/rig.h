@@ -44,6 +44,7 @@ union rig_params {
     struct clinfer_rms_norm_params rms_norm;
     struct clinfer_merge_states_params merge_states;
     struct clinfer_paged_attention_params attention;
+    struct clinfer_matmul_params matmul;
 };
 
 struct rig {

@@ -31,6 +31,7 @@ struct bench_shape {
     bool halves;             // rope on split halves, else on neighbours
     int latent, nope, value; // MLA
     bool residual;           // rms_norm
+    int rows, columns;       // of a matrix of weights
 };
 
 struct bench_types {
@@ -83,6 +84,7 @@ struct bench_call {
         struct clinfer_rms_norm_params rms_norm;
         struct clinfer_merge_states_params merge_states;
         struct clinfer_paged_attention_params attention;
+        struct clinfer_matmul_params matmul;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

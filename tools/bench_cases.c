@@ -29,6 +29,12 @@ static const struct bench_shape norm_shapes[] = {
     { "4096-residual", 1, 1, 4096, 0, false, 0, 0, 0, true },
 };
 
+// Rows x columns of weights: into the feed-forward layer.
+static const struct bench_shape matmul_shapes[] = {
+    { .name = "llama-14336x4096", .rows = 14336, .columns = 4096 },
+    { .name = "smollm2-1536x576", .rows = 1536, .columns = 576 },
+};
+
 #define F32  CLINFER_F32
 #define F16  CLINFER_F16
 #define BF16 CLINFER_BF16
@@ -59,6 +65,13 @@ static const struct bench_types attention_types[] = {
     { "bf16+f8cache", BF16, F8, BF16, 0 },
 };
 
+static const struct bench_types matmul_types[] = {
+    { "bf16", BF16, BF16, BF16, 0 },
+    { "f32", F32, F32, F32, 0 },
+    { "bf16+f8weights", BF16, BF16, F8, 0 },
+    { "bf16+q8weights", BF16, BF16, CLINFER_I8, 0 },
+};
+
 static const struct bench_batch row_batches[] = {
     { "decode1", 1, 1, 127, false },      { "decode16", 16, 1, 127, true },
     { "decode64", 64, 1, 127, true },     { "prefill512", 1, 512, 0, false },
@@ -77,6 +90,13 @@ static const struct bench_batch attention_batches[] = {
     { "decode64", 64, 1, 4095, false },
     { "prefill2048", 1, 2048, 0, false },
     { "prefill2048+2048", 1, 2048, 2048, false },
+};
+
+static const struct bench_batch matmul_batches[] = {
+    { "decode1", 1, 1, 0, false },
+    { "decode4", 4, 1, 0, false },
+    { "decode16", 16, 1, 0, false },
+    { "prefill64", 1, 64, 0, false },
 };
 
 #define TABLES(shapes, types, batches) shapes, COUNT(shapes), types, COUNT(types), batches, COUNT(batches)
@@ -98,6 +118,7 @@ static const struct {
     { "rms_norm", NULL, "rms_norm", TABLES(norm_shapes, plain_types, row_batches) },
     { "merge_states", NULL, "merge_states", TABLES(row_shapes, plain_types, row_batches) },
     { "paged_attention", NULL, "paged_attention", TABLES(row_shapes, row_types, attention_batches) },
+    { "matmul", NULL, "matmul", TABLES(matmul_shapes, matmul_types, matmul_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

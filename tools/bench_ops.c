@@ -234,6 +234,30 @@ static void make_attention(struct bench_maker *m, const struct bench_case *c)
                                          q, 0, 4.0 * (double) T * s->heads * s->head_size * keys };
 }
 
+static void make_matmul(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_matmul_params *p = &m->call->params.matmul;
+    const int64_t T = tokens_of(c->batch), N = c->shape->rows, K = c->shape->columns;
+    const clinfer_dtype act = c->types->act, weight = c->types->weight;
+    const bool fp8 = weight == CLINFER_F8_E4M3, q8 = weight == CLINFER_I8;
+    const int64_t gn = fp8 ? GRANULARITY : 1, gk = fp8 ? GRANULARITY : 32;
+    double scales = 0;
+    p->x = bench_tensor(m, BENCH_NOISE, 1, act, T, K, 0);
+    p->w = bench_tensor(m, BENCH_NOISE, q8 ? 127 : 1, weight, N, K, 0);
+    p->output = bench_tensor(m, BENCH_LEVEL, 0, act, T, N, 0);
+    if (fp8 || q8) {
+        const clinfer_dtype type = fp8 ? CLINFER_F32 : CLINFER_F16;
+        p->w_scale = bench_tensor(m, BENCH_LEVEL, 1.0 / 128, type, op_groups(N, gn), op_groups(K, gk), 0);
+        scales = (double) op_groups(N, gn) * (double) op_groups(K, gk) * size_of(type);
+    }
+    if (fp8)
+        p->n_granularity = p->k_granularity = GRANULARITY;
+    m->call->work = (struct bench_work){ (double) N * (double) K * size_of(weight) + scales +
+                                             (double) T * (double) K * size_of(act),
+                                         (double) T * (double) N * size_of(act), 0,
+                                         2.0 * (double) T * (double) N * (double) K };
+}
+
 static const struct {
     const char *op;
     void (*make)(struct bench_maker *m, const struct bench_case *c);
@@ -247,6 +271,7 @@ static const struct {
     { "rms_norm", make_rms_norm },
     { "merge_states", make_merge_states },
     { "paged_attention", make_attention },
+    { "matmul", make_matmul },
 };
 
 bool bench_open(const struct bench_case *c, clinfer_ctx *ctx, struct bench_call *call)

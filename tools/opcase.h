@@ -22,8 +22,10 @@ struct op_tensor {
     enum op_role role;
     enum op_place place;
     bool optional;
-    unsigned types;   // a bit for each legal clinfer_dtype, 1u << dtype
-    const char *axes; // a letter an axis; equal letters are equal extents, and y is half of Y
+    unsigned types; // a bit for each legal clinfer_dtype, 1u << dtype
+    // A letter an axis; equal letters are equal extents, and y is half of Y. h may be left out, of all
+    // tensors.
+    const char *axes;
     const char *like; // of an output: the tensor whose type it has, BF16 for F8_E4M3; NULL: the params say
 };
 
@@ -128,6 +130,7 @@ struct op_load {
     struct op_case *c;
     int64_t axis[128];          // extents by letter; -1: not seen
     const char *axis_from[128]; // the tensor that set it
+    bool flat;                  // axis h is left out
     char *error;
     size_t error_size;
 };
@@ -150,6 +153,7 @@ bool op_check_silu_mul(struct op_load *load);
 bool op_check_rms_norm(struct op_load *load);
 bool op_check_merge_states(struct op_load *load);
 bool op_check_paged_attention(struct op_load *load);
+bool op_check_matmul(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -166,5 +170,6 @@ int op_spans_rms_norm(const struct op_case *c, const char *tensor, int64_t head,
 int op_spans_merge_states(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_t head,
                              struct op_span *spans);
+int op_spans_matmul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 
 #endif

@@ -219,6 +219,37 @@ bool op_check_paged_attention(struct op_load *load)
     return check_window(load, p->mask, p->local_window_size);
 }
 
+// What w_scale must be with weights of a type that has scales.
+static bool check_matmul_scale(struct op_load *load, const struct clinfer_matmul_params *p)
+{
+    const bool fp8 = p->w.dtype == CLINFER_F8_E4M3;
+    const int64_t gn = fp8 ? p->n_granularity : 1, gk = fp8 ? p->k_granularity : 32;
+    if (!p->w_scale.rank || p->w_scale.dtype != (fp8 ? CLINFER_F32 : CLINFER_F16))
+        return op_load_fail(load, "w is %s and wants a w_scale of type %s", clinfer_dtype_str(p->w.dtype),
+                            fp8 ? "F32" : "F16");
+    if (gn < 1 || gk < 1 || gn > INT32_MAX || gk > INT32_MAX)
+        return op_load_fail(load, "n_scale_granularity is %lld, k_scale_granularity %lld", (ll) gn, (ll) gk);
+    if (load->axis['i'] != op_groups(load->axis['U'], gn) ||
+        load->axis['j'] != op_groups(load->axis['E'], gk))
+        return op_load_fail(load, "w_scale is %lld x %lld, blocks of %lld x %lld want %lld x %lld",
+                            (ll) load->axis['i'], (ll) load->axis['j'], (ll) gn, (ll) gk,
+                            (ll) op_groups(load->axis['U'], gn), (ll) op_groups(load->axis['E'], gk));
+    return true;
+}
+
+bool op_check_matmul(struct op_load *load)
+{
+    const struct clinfer_matmul_params *p = load->c->params;
+    load->c->total = load->axis['T'];
+    if (p->bias.rank && !load->flat)
+        return op_load_fail(load, "bias does not go with a batch");
+    if (p->x_scale_bound < 0)
+        return op_load_fail(load, "x_scale_bound is %g", (double) p->x_scale_bound);
+    if (p->w.dtype == CLINFER_F8_E4M3 || p->w.dtype == CLINFER_I8)
+        return check_matmul_scale(load, p);
+    return !p->w_scale.rank || op_load_fail(load, "w_scale with w of type %s", clinfer_dtype_str(p->w.dtype));
+}
+
 static bool check_offsets(struct op_load *load, const clinfer_tensor *offsets)
 {
     uint32_t last = 0;

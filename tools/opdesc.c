@@ -179,6 +179,20 @@ static const struct op_scalar paged_attention_scalars[] = {
     END,
 };
 
+static const struct op_tensor matmul_tensors[] = {
+    INPUT(matmul, x, FLOATS, "ThE"),
+    INPUT(matmul, w, STORED | 1u << CLINFER_I8, "hUE"),
+    OPTIONAL(matmul, w_scale, F32 | 1u << CLINFER_F16, "hij"),
+    OPTIONAL(matmul, bias, FLOATS, "U"),
+    OUTPUT(matmul, output, FLOATS, "ThU", "x"),
+};
+static const struct op_scalar matmul_scalars[] = {
+    { "n_scale_granularity", FIELD(matmul, n_granularity), OP_INT64, "0", NULL },
+    { "k_scale_granularity", FIELD(matmul, k_granularity), OP_INT64, "0", NULL },
+    { "x_scale_bound", FIELD(matmul, x_scale_bound), OP_FLOAT, "0", NULL },
+    END,
+};
+
 #define WRAPPERS(op)                                                                                         \
     static clinfer_status run_##op(clinfer_ctx *ctx, const void *params, cl_uint num_events,                 \
                                    const cl_event *events, cl_event *event)                                  \
@@ -215,6 +229,7 @@ const struct op_desc op_descs[] = {
     DESC(silu_mul, NO_CACHE, false),
     DESC(rms_norm, NO_CACHE, false),
     DESC(merge_states, NO_CACHE, false),
+    DESC(matmul, NO_CACHE, false),
 };
 const int op_num_descs = COUNT(op_descs);
 #define AND_ONE(op) +1

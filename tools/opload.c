@@ -68,7 +68,7 @@ static bool load_choice(struct op_load *load, const struct op_scalar *s, const c
 
 static bool load_dtype(struct op_load *load, const char *name, const char *text, clinfer_dtype *value)
 {
-    for (int i = CLINFER_F32; i <= CLINFER_U32; i++)
+    for (int i = CLINFER_F32; clinfer_dtype_size((clinfer_dtype) i); i++)
         if (!strcmp(clinfer_dtype_str((clinfer_dtype) i), text)) {
             *value = (clinfer_dtype) i;
             return true;
@@ -102,10 +102,10 @@ static bool may_be_empty(char axis)
     return strchr("TBMPFRNXYGijkln", axis) != NULL;
 }
 
-static bool load_axis(struct op_load *load, const struct op_tensor *t, int i, int64_t extent)
+static bool load_axis(struct op_load *load, const struct op_tensor *t, int i, char axis, int64_t extent)
 {
-    const unsigned char letter = (unsigned char) t->axes[i];
-    if (!extent && !may_be_empty(t->axes[i]))
+    const unsigned char letter = (unsigned char) axis;
+    if (!extent && !may_be_empty(axis))
         return op_load_fail(load, "%s: axis %d is empty", t->name, i);
     if (load->axis[letter] < 0) {
         load->axis[letter] = extent;
@@ -119,12 +119,21 @@ static bool load_axis(struct op_load *load, const struct op_tensor *t, int i, in
     return true;
 }
 
+// The axes of a tensor, without h where the call has none.
+static void axes_of(const struct op_load *load, const struct op_tensor *t, char axes[ST_MAX_RANK + 1])
+{
+    int n = 0;
+    for (const char *axis = t->axes; *axis; axis++)
+        if (*axis != 'h' || !load->flat)
+            axes[n++] = *axis;
+    axes[n] = 0;
+}
+
 static struct op_buffer *add_buffer(struct op_load *load, const struct op_tensor *t, clinfer_dtype dtype)
 {
     struct op_buffer *b = &load->c->buffers[load->c->num_buffers++];
     b->tensor = t;
     b->dtype = dtype;
-    b->rank = (int) strlen(t->axes);
     return b;
 }
 
@@ -163,14 +172,21 @@ static bool load_input(struct op_load *load, const struct op_tensor *t)
         memmove(s->shape + 1, s->shape, (size_t) s->rank++ * sizeof *s->shape);
         s->shape[0] = 1;
     }
-    if (s->rank != (int) strlen(t->axes))
-        return op_load_fail(load, "%s has %d axes, not %d", t->name, s->rank, (int) strlen(t->axes));
+    char axes[ST_MAX_RANK + 1];
+    if (load->axis['h'] < 0 && strchr(t->axes, 'h')) { // the first that may have it
+        load->flat = s->rank < (int) strlen(t->axes);
+        load->axis['h'] = load->flat ? 1 : load->axis['h'];
+    }
+    axes_of(load, t, axes);
+    if (s->rank != (int) strlen(axes))
+        return op_load_fail(load, "%s has %d axes, not %d", t->name, s->rank, (int) strlen(axes));
     if (!(t->types >> s->dtype & 1))
         return op_load_fail(load, "%s is %s, which it cannot be", t->name, clinfer_dtype_str(s->dtype));
     struct op_buffer *b = add_buffer(load, t, s->dtype);
     for (int i = 0; i < s->rank; i++)
-        if (!load_axis(load, t, i, s->shape[i]))
+        if (!load_axis(load, t, i, axes[i], s->shape[i]))
             return false;
+    b->rank = s->rank;
     memcpy(b->shape, s->shape, sizeof b->shape);
     b->bytes = s->bytes;
     b->initial = s->data;
@@ -195,9 +211,12 @@ static bool load_output(struct op_load *load, const struct op_tensor *t)
     if (!(t->types >> dtype & 1))
         return op_load_fail(load, "%s is %s, which it cannot be", t->name, clinfer_dtype_str(dtype));
     struct op_buffer *b = add_buffer(load, t, dtype);
+    char axes[ST_MAX_RANK + 1];
+    axes_of(load, t, axes);
+    b->rank = (int) strlen(axes);
     b->bytes = clinfer_dtype_size(dtype);
     for (int i = 0; i < b->rank; i++) {
-        b->shape[i] = load->axis[(unsigned char) t->axes[i]];
+        b->shape[i] = load->axis[(unsigned char) axes[i]];
         if (b->shape[i] && b->bytes > SIZE_MAX / 2 / (size_t) b->shape[i])
             return op_load_fail(load, "%s is too large", t->name);
         b->bytes *= (size_t) b->shape[i];

@@ -107,6 +107,16 @@ int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_
     return n;
 }
 
+int op_spans_matmul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans)
+{
+    const struct clinfer_matmul_params *p = c->params;
+    (void) tensor;
+    (void) head;
+    const int n = span(spans, 0, p->output.shape[p->output.rank - 1], p->x.dtype, 1);
+    spans->sum = p->w.dtype == CLINFER_F8_E4M3 ? OP_SUM_QUANTISED : OP_SUM_ROUNDED;
+    return n;
+}
+
 // Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
 static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
 {

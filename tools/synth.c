@@ -41,7 +41,7 @@ static bool add_meta(struct maker *m, const char *key, const char *value)
 
 static bool set_type(struct maker *m, int tensor, const char *value)
 {
-    for (int i = CLINFER_F32; i <= CLINFER_U32; i++)
+    for (int i = CLINFER_F32; clinfer_dtype_size((clinfer_dtype) i); i++)
         if (!strcmp(clinfer_dtype_str((clinfer_dtype) i), value))
             m->dtype[tensor] = (clinfer_dtype) i;
     return m->dtype[tensor] || fail(m, "no type", value);
@@ -115,6 +115,8 @@ static bool add_tensor(struct maker *m, int which, size_t *end)
     t->bytes = clinfer_dtype_size(t->dtype);
     for (const char *axis = d->axes; *axis; axis++) {
         const int64_t extent = m->axis[(unsigned char) *axis];
+        if (*axis == 'h' && extent < 0)
+            continue;
         if (extent < 0)
             return fail(m, "an axis has no extent:", axis);
         t->shape[t->rank++] = extent;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// y[t,h,n] = sum_k x[t,h,k] * w[h,n,k], batched over h: x in f32, w in any format, fp8 with block scales read
-// directly. Group set: a work-group takes GROUP_ROWS outputs of one head for GROUP_TOKENS tokens, an item a register
-// tile of ROW_TILE x TOKEN_TILE of them. An output is summed by one item in the order of k, whatever the tiles.
+// y[t,h,n] = alpha * round(sum_k x[t,h,k] * w[h,n,k] + bias[n]), batched over h: x and w in any format, fp8 and Q8_0
+// with their scales read directly. Group set: a work-group takes GROUP_ROWS outputs of one head for GROUP_TOKENS tokens,
+// an item a register tile of ROW_TILE x TOKEN_TILE of them. An output is summed by one item in the order of k, whatever
+// the tiles.
 #include "lib/weights.clh"
 #include "lib/group.clh"
 
-#if !defined(W_T) || !defined(Y_T) || !defined(ROUND_T) || !defined(ROWS) || !defined(COLUMNS) || !defined(ROW_BLOCK) || \
-    !defined(COLUMN_BLOCK) || !defined(TOKEN_TILE) || !defined(ROW_TILE) || !defined(GROUP_ROWS) || !defined(GROUP_TOKENS)
-#error "matmul wants W_T, Y_T, ROUND_T, ROWS, COLUMNS, ROW_BLOCK, COLUMN_BLOCK (0: no scales) and the tiles"
+#if !defined(X_T) || !defined(Y_T) || !defined(ROUND_T) || !defined(BIAS_T) || !defined(TOKEN_TILE) || !defined(ROW_TILE) || \
+    !defined(GROUP_ROWS) || !defined(GROUP_TOKENS)
+#error "matmul wants X_T, Y_T, ROUND_T, BIAS_T and the tiles"
 #endif
 
 #if GROUP_ROWS / ROW_TILE * (GROUP_TOKENS / TOKEN_TILE) != GROUP_ITEMS
@@ -47,30 +48,32 @@ static inline void read_column(__local const float *tile, int k, int at, int siz
 
 // Asks for local memory, where a step of weights is decoded once for all tokens, and x read once for all rows. Global
 // memory is read along k, STEP neighbours at a time; `valid` says which tokens have an output, the rest stay as they are.
-GROUP_KERNEL void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM(W_T), w), TENSOR3(const float, w_scale),
-                         TENSOR3(ELEM(Y_T), y), TENSOR1(const uint, valid), float alpha)
+// bias and valid may be NULL.
+GROUP_KERNEL void matmul(uint count, TENSOR3(const ELEM(X_T), x), TENSOR3(const ELEM(W_T), w),
+                         TENSOR3(const scale_elem, w_scale), TENSOR1(const ELEM(BIAS_T), bias), TENSOR3(ELEM(Y_T), y),
+                         TENSOR1(const uint, valid), float alpha, uint rows, uint columns)
 {
     __local floatn w_tile[(STEP * GROUP_ROWS + LANES - 1) / LANES], x_tile[(STEP * GROUP_TOKENS + LANES - 1) / LANES];
-    const int first = get_group_id(0) * GROUP_ROWS, h = get_group_id(1), t0 = get_group_id(2) * GROUP_TOKENS;
-    if (t0 >= (int) count)
+    const uint first = get_group_id(0) * GROUP_ROWS, h = get_group_id(1), t0 = get_group_id(2) * GROUP_TOKENS;
+    if (t0 >= count)
         return;
     __local float *ws = (__local float *) w_tile, *xs = (__local float *) x_tile;
-    const struct weights m = { w + w_at + h * w_stride0, w_stride1, w_scale + w_scale_at + h * w_scale_stride0, w_scale_stride1 };
-    const int row = ITEM % ROW_ITEMS * ROW_TILE, token = ITEM / ROW_ITEMS * TOKEN_TILE;
+    const struct weights m = WEIGHTS_AT(h);
+    const uint row = ITEM % ROW_ITEMS * ROW_TILE, token = ITEM / ROW_ITEMS * TOKEN_TILE;
     float sum[TOKEN_TILE][LANES] = { { 0.0f } };
-    for (int k0 = 0; k0 < COLUMNS; k0 += STEP) {
-        for (int i = ITEM; i < GROUP_ROWS * STEP_VECTORS; i += GROUP_ITEMS) {
-            const int r = i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
+    for (uint k0 = 0; k0 < columns; k0 += STEP) {
+        for (uint i = ITEM; i < GROUP_ROWS * STEP_VECTORS; i += GROUP_ITEMS) {
+            const uint r = i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
             floatn v = 0.0f;
-            if (first + r < ROWS && k0 + k < COLUMNS)
-                v = load_weights(&m, first + r, k0 + k, COLUMNS);
+            if (first + r < rows && k0 + k < columns)
+                v = load_weights(&m, first + r, k0 + k, min((uint) LANES, columns - k0 - k));
             put_vector(v, ws, k, r, GROUP_ROWS);
         }
-        for (int i = ITEM; i < GROUP_TOKENS * STEP_VECTORS; i += GROUP_ITEMS) {
-            const int t = t0 + i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
+        for (uint i = ITEM; i < GROUP_TOKENS * STEP_VECTORS; i += GROUP_ITEMS) {
+            const uint t = t0 + i / STEP_VECTORS, k = i % STEP_VECTORS * LANES;
             floatn v = 0.0f;
-            if (t < (int) count && k0 + k < COLUMNS && valid[valid_at + t])
-                v = f32_load(x + x_at + t * x_stride0 + h * x_stride1 + k0 + k, min(LANES, COLUMNS - k0 - k));
+            if (t < count && k0 + k < columns && (!valid || valid[valid_at + t]))
+                v = FORMAT(X_T, load)(x + x_at + t * x_stride0 + h * x_stride1 + k0 + k, min((uint) LANES, columns - k0 - k));
             put_vector(v, xs, k, t - t0, GROUP_TOKENS);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -87,10 +90,14 @@ GROUP_KERNEL void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    for (int i = 0; i < TOKEN_TILE && first + row < ROWS; i++) {
-        const int t = t0 + token + i;
-        if (t < (int) count && valid[valid_at + t])
+    if (first + row >= rows)
+        return;
+    const int n = min((uint) ROW_TILE, rows - first - row);
+    const floatn add = bias ? FORMAT(BIAS_T, load)(bias + bias_at + first + row, n) : (floatn) 0.0f;
+    for (int i = 0; i < TOKEN_TILE; i++) {
+        const uint t = t0 + token + i;
+        if (t < count && (!valid || valid[valid_at + t]))
             FORMAT(Y_T, store)(y + y_at + t * y_stride0 + h * y_stride1 + first + row,
-                               FORMAT(ROUND_T, round)(vloadn(0, sum[i])) * alpha, min(ROW_TILE, ROWS - first - row));
+                               FORMAT(ROUND_T, round)(vloadn(0, sum[i]) + add) * alpha, n);
     }
 }

@@ -3,14 +3,16 @@
 #include "lib/group.clh"
 #include "lib/weights.clh"
 
-GROUP_KERNEL void weights_f32(uint count, TENSOR3(const ELEM(W_T), w), TENSOR3(const float, w_scale), TENSOR1(float, y),
+GROUP_KERNEL void weights_f32(uint count, TENSOR3(const ELEM(W_T), w), TENSOR3(const scale_elem, w_scale), TENSOR1(float, y),
                               ulong y_row_stride, ulong y_stride, uint columns)
 {
     const uint h = get_group_id(0), row = get_group_id(1);
     if (h >= count)
         return;
-    const struct weights m = { w + w_at + h * w_stride0, w_stride1, w_scale + w_scale_at + h * w_scale_stride0, w_scale_stride1 };
+    const struct weights m = WEIGHTS_AT(h);
     __global float *to = y + y_at + h * y_stride + row * y_row_stride;
-    for (int k = ITEM * LANES; k < (int) columns; k += GROUP_ITEMS * LANES)
-        f32_store(to + k, load_weights(&m, row, k, (int) columns), min(LANES, (int) columns - k));
+    for (int k = ITEM * LANES; k < (int) columns; k += GROUP_ITEMS * LANES) {
+        const int n = min(LANES, (int) columns - k);
+        f32_store(to + k, load_weights(&m, row, k, n), n);
+    }
 }

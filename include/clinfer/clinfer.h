@@ -10,6 +10,7 @@
 #include <clinfer/kv_prefix.h>
 #include <clinfer/kv_seq_file.h>
 #include <clinfer/kv_store.h>
+#include <clinfer/matmul.h>
 #include <clinfer/merge_states.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>

@@ -12,13 +12,15 @@ CLINFER_API_BEGIN
 //   output[t, n]    = sum_k x[t, k] * w[n, k] + bias[n]
 //   output[t, h, n] = sum_k x[t, h, k] * w[h, n, k]
 //
-// T tokens, N outputs, Kd inputs, Hb products of a batch. Sums are
-// f32, rounded once, and their order depends on Kd only. Weights are one of
+// T tokens, N outputs, Kd inputs, Hb products of a batch; all but T at least 1. Sums are f32, rounded once,
+// and their order depends on Kd only: a token has the same bits in any batch. Weights are one of
 //
 //   F32 F16 BF16  as they are; w_scale absent
 //   F8_E4M3       value = w * w_scale[n / n_granularity, k / k_granularity]; x is quantised too, per token
 //   and
-//                 k_granularity columns, with scale = min(amax, x_scale_bound) / 448
+//                 k_granularity columns: code * scale, scale = min(amax, x_scale_bound) / 448, where amax is
+//                 the largest finite |x| and code = f8_e4m3(x * (1 / scale)) saturates, 0 where 1 / scale is
+//                 infinite
 //   I8            GGUF's Q8_0 with its blocks taken apart: value = w * w_scale[n, k / 32], scales f16
 struct clinfer_matmul_params {
     cl_command_queue queue; // NULL: the context's
@@ -29,7 +31,7 @@ struct clinfer_matmul_params {
     clinfer_tensor w_scale;
     clinfer_tensor bias;                  // [N] f32 f16 bf16; absent: none. Not with Hb
     clinfer_tensor output;                // [T, N] or [T, Hb, N] f32 f16 bf16; x's type
-    int64_t n_granularity, k_granularity; // with F8_E4M3 only
+    int64_t n_granularity, k_granularity; // with F8_E4M3, 1 or more; else ignored
     float x_scale_bound;                  // with F8_E4M3: the largest amax; 0: none
     // Scratch of at least clinfer_matmul_workspace() bytes. NULL: the context's arena.
     cl_mem workspace;
@@ -48,7 +50,7 @@ CLINFER_API clinfer_status clinfer_matmul(clinfer_ctx *ctx, const struct clinfer
                                           cl_event *event);
 
 // Compiles what that call would need and enqueues nothing. Buffers may be NULL. T chooses among tiles: one
-// call each with T of 1, 2 and more compiles all that any T needs; where CLBlast takes part, also one of 64.
+// call each with T of 1, 2, 3 and 5 compiles all that any T needs; where CLBlast takes part, also one of 64.
 CLINFER_API clinfer_status clinfer_matmul_compile(clinfer_ctx *ctx,
                                                   const struct clinfer_matmul_params *params);
 

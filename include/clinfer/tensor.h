@@ -7,13 +7,14 @@
 CLINFER_API_BEGIN
 
 // Element types: X(enumerator, value, name in safetensors files, bytes).
-// F8_E4M3 is the OCP "fn" form: no infinity, largest 448, NaN 0x7F and 0xFF.
+// F8_E4M3 is the OCP "fn" form: no infinity, largest 448, NaN 0x7F and 0xFF. I8: codes of Q8_0, for weights.
 #define CLINFER_DTYPE_LIST(X)                                                                                \
     X(F32, 1, "F32", 4)                                                                                      \
     X(F16, 2, "F16", 2)                                                                                      \
     X(BF16, 3, "BF16", 2)                                                                                    \
     X(F8_E4M3, 4, "F8_E4M3", 1)                                                                              \
-    X(U32, 5, "U32", 4)
+    X(U32, 5, "U32", 4)                                                                                      \
+    X(I8, 6, "I8", 1)
 
 typedef enum clinfer_dtype {
 #define CLINFER_X(name, value, text, bytes) CLINFER_##name = value,

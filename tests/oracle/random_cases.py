@@ -120,7 +120,16 @@ def merge_states(rng):
     return t, m
 
 
-BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states)
+def matmul(rng):
+    weights, batch = pick(rng, (F32, F16, BF16, FP8, FP8)), int(pick(rng, (0, 0, 1, 3)))
+    case = make.mm(rng, int(rng.integers(1, 40)), int(rng.integers(1, 150)), int(rng.integers(1, 300)), batch, pick(rng, FLOATS), weights,
+                   bias=not batch and rng.random() < 0.5, g=int(pick(rng, (7, 32, 64, 128))))
+    if weights == FP8 and rng.random() < 0.5:
+        case[1]["x_scale_bound"] = float(pick(rng, (1200.0, 1.0)))
+    return case
+
+
+BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states, matmul)
 
 
 def cases(seed, count):

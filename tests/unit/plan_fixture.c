@@ -124,6 +124,24 @@ struct clinfer_merge_states_params good_merge_states(void)
                                                  .lse = clinfer_tensor_2d(MEM(6), CLINFER_F32, 5, 4) };
 }
 
+struct clinfer_matmul_params good_matmul(void)
+{
+    return (struct clinfer_matmul_params){ .x = clinfer_tensor_2d(MEM(6), CLINFER_BF16, 5, 40),
+                                           .w = clinfer_tensor_2d(MEM(7), CLINFER_BF16, 24, 40),
+                                           .bias = clinfer_tensor_1d(MEM(8), CLINFER_F32, 24),
+                                           .output = clinfer_tensor_2d(MEM(9), CLINFER_BF16, 5, 24) };
+}
+
+struct clinfer_matmul_params good_matmul_fp8(void)
+{
+    struct clinfer_matmul_params p = good_matmul();
+    p.w.dtype = CLINFER_F8_E4M3;
+    p.w_scale = clinfer_tensor_2d(MEM(10), CLINFER_F32, 3, 3);
+    p.n_granularity = 8;
+    p.k_granularity = 16;
+    return p;
+}
+
 void apply(void *params, const struct setting *set, int count)
 {
     for (int i = 0; i < count; i++)

@@ -28,6 +28,9 @@ struct clinfer_kv_store_params good_kv_store(void);
 struct clinfer_silu_mul_params good_silu_mul(void);
 struct clinfer_rms_norm_params good_rms_norm(void);
 struct clinfer_merge_states_params good_merge_states(void);
+// T 5, N 24, Kd 40, bf16 with a bias; with fp8 weights in blocks of 8 rows and 16 columns.
+struct clinfer_matmul_params good_matmul(void);
+struct clinfer_matmul_params good_matmul_fp8(void);
 
 // What plans are made for: a CPU with everything.
 extern const struct clf_caps fixture_caps;

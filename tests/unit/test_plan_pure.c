@@ -77,6 +77,9 @@ static void set_up_all(void)
     ADD(silu_mul, good_silu_mul, CLINFER_GEMM_OWN);
     ADD(rms_norm, good_rms_norm, CLINFER_GEMM_OWN);
     ADD(merge_states, good_merge_states, CLINFER_GEMM_OWN);
+    ADD(matmul, good_matmul, CLINFER_GEMM_OWN);
+    ADD(matmul, good_matmul_fp8, CLINFER_GEMM_OWN);
+    ADD(matmul, good_matmul_fp8, CLINFER_GEMM_CLBLAST);
 }
 
 // Whatever the memory held before, and whatever was planned in between.
