@@ -225,8 +225,7 @@ Test(plain_model, small_llama)
     writer_free(&w);
 }
 
-// Tied embeddings, grouped query heads, Q4_1 and Q8_0: 1.680 is the figure of weights as stored and f32
-// arithmetic.
+// Tied embeddings, grouped query heads, Q4_1 and Q8_0: 1.680, of weights as stored in f32.
 Test(plain_model, smollm2_nll)
 {
     static const char text[] =

@@ -140,8 +140,7 @@ Test(tokenizer, round_trip)
     tokenizer_destroy(&t);
 }
 
-// A megabyte in one word, or of what no pattern matches, which in n * n steps would not end within the test's
-// time.
+// A megabyte in one word, or of what no pattern matches, which in n * n steps would not end in time.
 Test(tokenizer, long_texts)
 {
     enum { SIZE = 1 << 20 };

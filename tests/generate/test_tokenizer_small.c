@@ -181,8 +181,7 @@ Test(tokenizer_small, small)
     tokenizer_destroy(&t);
 }
 
-// Digits are alone in "smollm", and what is before them ends there, so that white space keeps its last
-// character.
+// Digits are alone in "smollm", and what is before them ends there, so white space keeps its last character.
 Test(tokenizer_small, splits)
 {
     static const char *const tokens[] = { "1",
