@@ -93,8 +93,7 @@ static bool before(const struct bpe_candidate *a, const struct bpe_candidate *b)
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-// The pair of `at` and its next to the heap, where it has a merge. A word of n bytes makes at most 3 n
-// candidates.
+// The pair of `at` and its next to the heap, where it has a merge: at most 3 n in a word of n bytes.
 static void consider(const struct bpe *bpe, struct bpe_scratch *s, uint32_t at)
 {
     const uint32_t next = s->symbols[at].next;

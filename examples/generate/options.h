@@ -14,9 +14,8 @@ struct options_text {
 };
 
 struct options {
-    const char *model; // --model FILE; NULL: the one that the program carries
-    struct options_text
-        *prompts; // --prompt TEXT, each of them; or, after options_read, the lines of --prompts FILE
+    const char *model;            // --model FILE; NULL: the one that the program carries
+    struct options_text *prompts; // --prompt TEXT, each of them; after options_read --prompts' lines
     size_t num_prompts;
     const char *prompts_file;         // --prompts FILE
     const char *nll_file;             // --nll FILE
@@ -40,8 +39,8 @@ struct options {
 
 extern const char options_usage[];
 
-// Options may be written `--name VALUE` or `--name=VALUE`. False: status 2, with the reason. Texts stay
-// argv's.
+// Options may be written `--name VALUE` or `--name=VALUE`. False: status 2, with the reason.
+// Texts stay argv's.
 bool options_parse(int argc, char **argv, struct options *options, struct error *error);
 
 // Reads the files that --prompts and --nll name. False: status 1, with the reason.

@@ -69,18 +69,18 @@ static bool find_largest(const float *logits, size_t n, uint32_t *token, struct 
     return true;
 }
 
-// The fewest candidates that reach top_p of *total, moved to the front; *total becomes their sum.
-static size_t nucleus(struct candidate *c, size_t n, uint32_t best, double top_p, double *total)
+// The fewest candidates that reach top_p of *total, moved to the front; *total becomes their sum. None where
+// the best alone is more than that.
+static size_t nucleus(struct candidate *c, size_t n, double top_p, double *total)
 {
     // All below this share together do not reach 1 - top_p: none of them is needed, and few are left to sort.
-    // The best one always is.
     const double least = n > 1 ? (1 - top_p) / (double) (n - 1) * *total : 0, goal = top_p * *total;
     size_t kept = 0, taken = 0;
     for (size_t i = 0; i < n; i++)
-        if (c[i].p >= least || c[i].token == best)
+        if (c[i].p >= least)
             c[kept++] = c[i];
     qsort(c, kept, sizeof *c, by_probability);
-    for (*total = 0; taken < kept && (!taken || *total < goal); taken++)
+    for (*total = 0; taken < kept && *total < goal; taken++)
         *total += c[taken].p;
     return taken;
 }
@@ -104,7 +104,7 @@ bool sampler_pick(struct sampler *sampler, const float *logits, size_t n, uint32
         total += c[i].p;
     }
     if (sampler->top_p < 1)
-        n = nucleus(c, n, best, sampler->top_p, &total);
+        n = nucleus(c, n, sampler->top_p, &total);
     const double at = sampler_uniform(sampler) * total;
     for (size_t i = 0; i < n && sum <= at; i++) {
         sum += c[i].p;

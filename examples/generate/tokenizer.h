@@ -23,8 +23,7 @@ bool tokenizer_create(struct tokenizer **tokenizer, const struct gguf_file *file
 void tokenizer_destroy(struct tokenizer **tokenizer);
 
 enum {
-    // Text that spells a control or user-defined token ("<|im_start|>") is that token; otherwise it is text
-    // like any.
+    // Text that spells a control or user-defined token ("<|im_start|>") is that token, not text like any.
     TOKENIZER_SPECIAL = 1,
     // The begin token first, where the file asks for one.
     TOKENIZER_BEGIN = 2,

@@ -155,8 +155,7 @@ static void to_e4m3(const float *x, int64_t rows, int64_t columns, uint8_t *code
     }
 }
 
-// Rows [first, first + count) of the tensor, which lie in one matrix, and on from the begin of a block of
-// scales.
+// Rows [first, first + count) of the tensor, which lie in one matrix, from the begin of a block of scales.
 static bool convert_rows(const struct gguf_tensor *t, enum weights_type type, int64_t first, int64_t count,
                          const float *x, void *codes, void *scales, struct error *error)
 {

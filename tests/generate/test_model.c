@@ -37,8 +37,8 @@ Test(model, psalter)
     gguf_close(&file);
 }
 
-// Small models. A test changes one value or one tensor of them: `name` is left out, or has what `put` writes
-// instead.
+// Small models. A test changes one value or one tensor of them: `name` is left out, or is what `put` writes;
+// with a + before it, it is one more.
 struct change {
     const char *name;
     void (*put)(struct writer *w, const char *name);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass in scalar C against figures of other implementations: examples/generate/model/val.txt has
-// PyTorch's.
+// PyTorch's, and make_llama.py those of a small llama in numpy.
 #include "default_model.h"
+#include "gguf_writer.h"
 #include "models.h"
 #include "plain_model.h"
 #include "tokenizer.h"
@@ -133,25 +134,98 @@ Test(plain_model, psalter_greedy)
 // Tokens one by one have the logits of all at once.
 Test(plain_model, steps)
 {
-    enum { N = 12, VOCAB = 1024 };
+    enum { N = 12, ALL = 1024 };
     struct loaded l;
-    float *all = malloc(N * VOCAB * sizeof *all), one[VOCAB];
+    float *all = malloc(N * ALL * sizeof *all), one[ALL];
     uint32_t tokens[N];
     load_psalter(&l);
     for (uint32_t i = 0; i < N; i++)
-        tokens[i] = (i * 397 + 5) % VOCAB;
+        tokens[i] = (i * 397 + 5) % ALL;
     plain_forward(&l.plain, tokens, N, all);
     l.plain.length = 0;
     for (int i = 0; i < N; i++) {
         plain_forward(&l.plain, &tokens[i], 1, one);
-        cr_assert(!memcmp(one, all + i * VOCAB, sizeof one), "token %d", i);
+        cr_assert(!memcmp(one, all + i * ALL, sizeof one), "token %d", i);
     }
     free(all);
     unload(&l);
 }
 
-// Tied embeddings, grouped query heads, Q4_1 and Q8_0: 1.680 is the figure of weights as stored and f32
-// arithmetic.
+enum { WIDTH = 24, HEADS = 4, KV_HEADS = 2, HEAD = 6, FFN = 40, VOCAB = 11 };
+
+// The next tensor of the file, as make_llama.py has it. b of 0: a norm.
+static void made(struct writer *w, const char *name, int64_t a, int64_t b)
+{
+    const int64_t n = a * (b ? b : 1), number = (int64_t) w->num_tensors + 1;
+    float *x = malloc((size_t) n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float) ((i * 7919 + number * 104729) % 257 - 128) / 512 + (b ? 0 : 1);
+    writer_tensor(w, name, GGUF_F32, a, b, 0, x);
+    free(x);
+}
+
+static const unsigned char *write_llama(struct writer *w, size_t *size)
+{
+    static const struct {
+        const char *role;
+        int64_t a, b;
+    } roles[] = { { "attn_norm", WIDTH, 0 },
+                  { "attn_q", HEADS * HEAD, WIDTH },
+                  { "attn_k", KV_HEADS * HEAD, WIDTH },
+                  { "attn_v", KV_HEADS * HEAD, WIDTH },
+                  { "attn_output", WIDTH, HEADS * HEAD },
+                  { "ffn_norm", WIDTH, 0 },
+                  { "ffn_gate", FFN, WIDTH },
+                  { "ffn_up", FFN, WIDTH },
+                  { "ffn_down", WIDTH, FFN } };
+    writer_string(w, "general.architecture", "llama");
+    writer_u32(w, "llama.block_count", 2);
+    writer_u32(w, "llama.embedding_length", WIDTH);
+    writer_u32(w, "llama.feed_forward_length", FFN);
+    writer_u32(w, "llama.attention.head_count", HEADS);
+    writer_u32(w, "llama.attention.head_count_kv", KV_HEADS);
+    writer_u32(w, "llama.context_length", 64);
+    writer_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    writer_f32(w, "llama.rope.freq_base", 500);
+    made(w, "token_embd.weight", VOCAB, WIDTH);
+    made(w, "output_norm.weight", WIDTH, 0);
+    for (int l = 0; l < 2; l++)
+        for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s.weight", l, roles[i].role);
+            made(w, name, roles[i].a, roles[i].b);
+        }
+    return writer_finish(w, size);
+}
+
+// Grouped query heads and tied embeddings.
+Test(plain_model, small_llama)
+{
+    enum { N = 10 };
+    static const uint32_t tokens[N] = { 3, 1, 4, 1, 5, 9, 2, 6, 5, 3 };
+    static const double want[VOCAB] = { -0.1215588, 0.5192412,  -0.1439165, 1.3067556,  -0.2150604, 1.2843979,
+                                        -0.2374182, -0.4762224, 0.1763615,  -0.4985801, 0.8405268 };
+    struct writer w = { 0 };
+    struct loaded l;
+    size_t size;
+    float logits[N * VOCAB];
+    const unsigned char *bytes = write_llama(&w, &size);
+    cr_assert(gguf_open_memory(bytes, size, "llama", &l.file, &error), "%s", error.text);
+    cr_assert(model_create(&l.model, &l.file, &error), "%s", error.text);
+    plain_create(&l.plain, &l.model, N);
+    const double nll = plain_nll(&l.plain, tokens, N);
+    cr_assert_float_eq(nll, 2.656852687530515, 1e-6, "%.9f", nll);
+    l.plain.length = 0;
+    plain_forward(&l.plain, tokens, N, logits);
+    for (int i = 0; i < VOCAB; i++)
+        cr_assert_float_eq(logits[(N - 1) * VOCAB + i], want[i], 2e-6, "logit %d", i);
+    plain_destroy(&l.plain);
+    model_destroy(&l.model);
+    gguf_close(&l.file);
+    writer_free(&w);
+}
+
+// Tied embeddings, grouped query heads, Q4_1 and Q8_0: 1.680, of weights as stored in f32.
 Test(plain_model, smollm2_nll)
 {
     static const char text[] =

@@ -104,30 +104,43 @@ static double nll_of(const char *options, char *const *prompts, int num_prompts)
     return nll;
 }
 
-// In whatever pages and chunks, alone and beside others.
-Test(session, nll, .init = set_up, .fini = tear_down)
+struct nll_run {
+    const char *options;
+    int others;
+    double tolerance;
+};
+
+static void check_nll(const struct nll_run *runs, size_t num_runs)
 {
-    static const struct {
-        const char *options;
-        int others;
-        double tolerance;
-    } runs[] = { { "--kv-type f32 --chunk 512", 0, 0.0001 },
-                 { "--kv-type f32 --chunk 512 --page-size 1 --deterministic", 0, 0.0001 },
-                 { "--kv-type f32 --chunk 100 --page-size 128", 0, 0.0001 },
-                 { "", 0, 0.001 },
-                 { "--page-size 1 --chunk 61", 7, 0.001 },
-                 { "--page-size 128 --deterministic", 7, 0.001 },
-                 { "--kv-type bf16", 0, 0.004 },
-                 { "--kv-type f8_e4m3_scaled", 0, 0.03 },
-                 { "--kv-type f8_e4m3", 0, 0.03 } };
     char *others[7];
     for (int i = 0; i < 7; i++)
         others[i] = val_prompt[i % GREEDY];
-    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+    for (size_t i = 0; i < num_runs; i++) {
         const double nll = nll_of(runs[i].options, others, runs[i].others);
         cr_assert_float_eq(nll, val_nll, runs[i].tolerance, "%s: %.5f, want %.5f", runs[i].options, nll,
                            val_nll);
     }
+}
+
+// In whatever pages and chunks, alone and beside others.
+Test(session, nll, .init = set_up, .fini = tear_down)
+{
+    static const struct nll_run runs[] = { { "--kv-type f32 --chunk 512", 0, 0.0001 },
+                                           { "--kv-type f32 --chunk 100 --page-size 128", 0, 0.0001 },
+                                           { "", 0, 0.001 },
+                                           { "--page-size 1 --chunk 61", 7, 0.001 },
+                                           { "--page-size 128 --deterministic", 7, 0.001 },
+                                           { "--kv-type f8_e4m3_scaled --weights q8_0", 0, 0.03 } };
+    check_nll(runs, sizeof runs / sizeof runs[0]);
+}
+
+Test(session, types, .init = set_up, .fini = tear_down)
+{
+    static const struct nll_run runs[] = { { "--kv-type f32 --weights f32", 0, 0.0001 },
+                                           { "--kv-type bf16", 0, 0.004 },
+                                           { "--kv-type f8_e4m3 --weights q8_0", 0, 0.04 },
+                                           { "--kv-type f8_e4m3_scaled --weights f8_e4m3", 7, 0.1 } };
+    check_nll(runs, sizeof runs / sizeof runs[0]);
 }
 
 static void expect_text(const struct job *job, const char *want)
