@@ -16,8 +16,10 @@ static uint64_t splitmix(uint64_t *state)
 void sampler_init(struct sampler *sampler, double temperature, double top_p, uint64_t seed, uint64_t stream)
 {
     *sampler = (struct sampler){ temperature, top_p, seed };
-    if (stream)
-        sampler->state = splitmix(&sampler->state) ^ splitmix(&stream);
+    if (stream) { // mixed one after the other: seed and stream do not change places
+        uint64_t state = splitmix(&sampler->state) + stream;
+        sampler->state = splitmix(&state);
+    }
 }
 
 double sampler_uniform(struct sampler *sampler)

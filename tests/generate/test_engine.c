@@ -14,7 +14,8 @@
 
 TestSuite(engine, .timeout = 600);
 
-enum { TOKENS = 45, OTHERS = 3, ROWS = OTHERS + 1, CHUNK = 64 };
+// Tokens enough that their keys are split where that is not forbidden.
+enum { TOKENS = 141, OTHERS = 3, ROWS = OTHERS + 1, CHUNK = 150 };
 enum { LAYERS = 2, WIDTH = 48, HEADS = 6, KV_HEADS = 2, HEAD = 16, FFN = 80, VOCAB = 70 };
 
 static struct error error;
@@ -252,6 +253,33 @@ Test(engine, types)
     unload(&f);
 }
 
+// Bytes of a token: of each layer K and V of all heads; with scales one f32 for up to 64 elements of a head.
+Test(engine, bytes_of_a_token)
+{
+    static const struct {
+        clinfer_dtype type;
+        bool scales, mla;
+        int64_t bytes;
+    } caches[] = { { CLINFER_F32, false, false, LAYERS * 2 * KV_HEADS * HEAD * 4 },
+                   { CLINFER_BF16, false, false, LAYERS * 2 * KV_HEADS * HEAD * 2 },
+                   { CLINFER_F8_E4M3, true, false, LAYERS * 2 * KV_HEADS * (HEAD + 4) },
+                   { CLINFER_F8_E4M3, true, true, LAYERS * (WIDTH + KV_HEADS * HEAD + 2 * 4) } };
+    struct fixture f;
+    load(&f, true);
+    for (size_t i = 0; i < sizeof caches / sizeof caches[0]; i++) {
+        struct engine_params params = params_of(caches[i].mla, 16);
+        struct engine_info info;
+        params.kv_type = caches[i].type;
+        params.kv_scales = caches[i].scales;
+        struct engine *e = engine_of(&f, &params);
+        engine_info(e, &info);
+        cr_assert_eq(info.row_bytes, caches[i].bytes, "cache %zu: %d", i, (int) info.row_bytes);
+        cr_assert_eq(info.pages, params.num_pages);
+        engine_destroy(&e);
+    }
+    unload(&f);
+}
+
 Test(engine, what_it_cannot_do)
 {
     struct fixture f;
@@ -270,7 +298,7 @@ Test(engine, what_it_cannot_do)
     uint64_t seq;
     int64_t cached;
     cr_assert(x.begin(x.self, f.tokens[0], TOKENS, true, &seq, &cached, &error));
-    struct batch_row rows[] = { { seq, f.tokens[0], 33, 0 } };
+    struct batch_row rows[] = { { seq, f.tokens[0], 33, 0 } }; // 3 pages
     cr_assert_eq(x.step(x.self, rows, 1, &logits, &error), STEP_NO_PAGES);
     cr_assert_eq(x.free_pages(x.self), 2, "nothing was taken");
     rows[0] = (struct batch_row){ seq, &wrong, 1, 1 };
@@ -278,7 +306,7 @@ Test(engine, what_it_cannot_do)
     cr_assert(strstr(error.text, "token 70, want less than 70"), "%s", error.text);
     rows[0] = (struct batch_row){ seq, f.tokens[0], CHUNK + 1, 1 };
     cr_assert_eq(x.step(x.self, rows, 1, &logits, &error), STEP_FAILED);
-    cr_assert(strstr(error.text, "65 tokens and 1 logits, want at most 64 and 64"), "%s", error.text);
+    cr_assert(strstr(error.text, "151 tokens and 1 logits, want at most 150 and 150"), "%s", error.text);
     engine_destroy(&e);
     unload(&f);
 }

@@ -214,6 +214,18 @@ Test(session, sampling)
         close_run(&runs[i]);
 }
 
+// At this temperature all tokens are about as likely, and one in a thousand ends the text.
+Test(session, end_token)
+{
+    char *prompts[] = { (char *) (uintptr_t) "And" };
+    struct run run;
+    do_run(&run, "--temperature 100 --seed 5 -n 500", prompts, 1);
+    const struct job *job = &run.session.jobs[0];
+    cr_assert(job->generated > 0 && job->generated < 500, "%d tokens", (int) job->generated);
+    cr_assert_eq(job->request->count, job->request->num_prompt + job->generated);
+    close_run(&run);
+}
+
 static void refused(const char *options, const char *prompt, const char *want)
 {
     struct run run;
