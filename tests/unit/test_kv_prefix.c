@@ -195,6 +195,7 @@ Test(kv_prefix, told_later)
         struct clf_prefix *f = &p.prefix;                                                                    \
         uint64_t id_;                                                                                        \
         char error_[256];                                                                                    \
+        (void) f;                                                                                            \
         drop(&p, match(&p, prompt, 0, 0, 0, 0));                                                             \
         append(&p, id_ = match(&p, prompt, 0, 0, 0, 0), prompt, 14); /* pages 0 to 3 */                      \
         drop(&p, id_);                                                                                       \
