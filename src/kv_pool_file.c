@@ -85,6 +85,8 @@ clinfer_status clf_pool_io_rows(struct clf_pool_io *io, const struct clf_kv_rows
     if (!err && rows->scale_bytes)
         err = enqueue(io, &scales, first, tokens, write);
     const cl_int finish = clFinish(io->queue); // `data` is the caller's again, after an error too
+    if (finish)
+        clFinish(io->queue);
     err = err ? err : finish;
     return err ? clf_pool_io_fail(io, err, write ? "rows to the device" : "rows from the device")
                : CLINFER_OK;

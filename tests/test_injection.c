@@ -288,7 +288,8 @@ Test(injection, every_function_is_called)
     for (int f = 0; f < NUM_FUNCTIONS;
          f++) // a thread of the driver's may ask for times while the layer is off
         cr_assert(total[f] > 0 || !strcmp(functions[f], "clGetEventProfilingInfo") ||
-                      !strcmp(functions[f], "clEnqueueBarrierWithWaitList"),
+                      !strcmp(functions[f], "clEnqueueBarrierWithWaitList") ||
+                      !strcmp(functions[f], "clEnqueueCopyBuffer"), // a pool's: test_kv_pool_injection
                   "%s is never called", functions[f]);
     remove_folder(folder);
 }

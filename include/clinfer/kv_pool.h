@@ -99,7 +99,9 @@ CLINFER_API int clinfer_kv_pool_check(clinfer_kv_pool *pool, char *error, size_t
 //
 // What appends to a partly filled page that others have too, or that can be found as a prefix, first takes a
 // page of its own and copies the rows: on the batch's queue, before `ready`; of extend on the context's. That
-// page counts among those that are wanted. No row that was stored ever changes for another sequence.
+// page counts among those that are wanted. The copy comes after all batches that have ended; rows that the
+// program stored itself have to be there by then, or be before it on that queue. No row that was stored ever
+// changes for another sequence.
 // Errors of all: ERR_ARGUMENT, ERR_MEMORY; of extend also ERR_PAGES, OpenCL's.
 CLINFER_API clinfer_status clinfer_kv_seq_create(clinfer_kv_pool *pool, clinfer_kv_seq *seq);
 CLINFER_API clinfer_status clinfer_kv_seq_free(clinfer_kv_pool *pool, clinfer_kv_seq seq);

@@ -11,9 +11,10 @@ CLINFER_API_BEGIN
 // for what has been committed before them and for their own work, which is on a queue of their own; other
 // threads go on using the pool meanwhile. ERR_FILE: the file, named with what the system says of it.
 
-// The sequence is in no open batch. Rows that the program stored itself have to be there. The file comes
-// whole, for its owner alone, in place of what has that name: it is written under another (new-*.tmp) in the
-// same folder, which on error goes away. Errors: ERR_ARGUMENT, ERR_FILE, ERR_MEMORY, OpenCL's.
+// The sequence is in no open batch; it may go on meanwhile, and then copies its tail (kv_pool.h). Rows that
+// the program stored itself have to be there. The file comes whole, for its owner alone, in place of what has
+// that name: it is written under another (new-*.tmp) in the same folder, which on error goes away. Errors:
+// ERR_ARGUMENT, ERR_FILE, ERR_MEMORY, OpenCL's.
 CLINFER_API clinfer_status clinfer_kv_seq_save(clinfer_kv_pool *pool, clinfer_kv_seq seq, const char *path);
 
 // A new sequence of what a file holds. Layers, heads, head sizes, mla and the pool's salt have to be those of

@@ -78,6 +78,30 @@ Test(kv_prefix, found)
     clf_pages_close(&p);
 }
 
+// A hash is of the pool's salt, the sequence's, and all tokens up to the page's end.
+Test(kv_prefix, hashes)
+{
+    static const struct {
+        const char *pool;
+        uint64_t seq;
+        uint32_t first;
+    } list[] = { { "salt", 5, 1 }, { "tlas", 5, 1 }, { "salt", 6, 1 }, { "salt", 5, 9 }, { "salt", 5, 1 } };
+    struct clf_hash hash[5];
+    for (int i = 0; i < 5; i++) {
+        struct clf_kv_pages p;
+        uint32_t tokens[8];
+        cr_assert_eq(clf_pages_init(&p, 4, S, 7, list[i].pool, 4), CLINFER_OK);
+        memcpy(tokens, prompt, sizeof tokens);
+        tokens[0] = list[i].first;
+        const uint64_t id = match(&p, NULL, 0, 0, list[i].seq, 0);
+        append(&p, id, tokens, 8);
+        hash[i] = p.prefix.page[find(&p, id)->page[1]].hash; // of the second page: equal tokens in all
+        for (int k = 0; k < i; k++)
+            cr_assert_eq(hash[k].low == hash[i].low && hash[k].high == hash[i].high, k == 0 && i == 4);
+        clf_pages_close(&p);
+    }
+}
+
 // A batch that is dropped leaves nothing to find; its tokens come again with the next.
 Test(kv_prefix, dropped_batch)
 {
@@ -195,6 +219,7 @@ Test(kv_prefix, told_later)
         struct clf_prefix *f = &p.prefix;                                                                    \
         uint64_t id_;                                                                                        \
         char error_[256];                                                                                    \
+        (void) f;                                                                                            \
         drop(&p, match(&p, prompt, 0, 0, 0, 0));                                                             \
         append(&p, id_ = match(&p, prompt, 0, 0, 0, 0), prompt, 14); /* pages 0 to 3 */                      \
         drop(&p, id_);                                                                                       \
