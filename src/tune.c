@@ -297,6 +297,14 @@ int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_
     return __builtin_mul_overflow(tokens, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
+int64_t clf_tune_rows(const struct clf_caps *caps, int64_t rows)
+{
+    // More would hide no more of a row's wait for memory behind the last one's work.
+    enum { MOST_ROWS = 8, RUNS_A_UNIT = 16 };
+    const int64_t n = rows / ((int64_t) caps->compute_units * RUNS_A_UNIT);
+    return n < 1 || caps->set == CLINFER_SET_GROUP ? 1 : n < MOST_ROWS ? n : MOST_ROWS;
+}
+
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most)
 {
     // Groups of 64 that hide each other's wait for memory.

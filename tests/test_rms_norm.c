@@ -75,14 +75,14 @@ Test(rms_norm, types)
 // Widths around vectors, sums side by side, and the sizes of work-groups.
 Test(rms_norm, widths)
 {
-    static const int64_t widths[] = { 1, 15, 16, 17, 63, 64, 65, 1000, 1024, 1025, 2049, 5000 };
-    static const int64_t tokens[] = { 1, 2, 7 };
+    static const int64_t widths[] = { 1, 15, 16, 17, 63, 64, 1000, 65, 1024, 1025, 2049, 129, 5000 };
+    static const int64_t tokens[] = { 1, 2, 7, 150 }; // the last so many that an item has several
     struct ot_device d = ot_open(0);
     for (int64_t k = 0; k < OT_COUNT(widths); k++) {
         struct ot_call c;
         struct shape s = plain;
         s.n = widths[k];
-        s.tokens = tokens[k % 3];
+        s.tokens = tokens[k % 4];
         s.pairing = k % 2 ? OT_IN_PLACE : OT_SEPARATE;
         begin(&c, &s, k);
         ot_check(&c, &d);
@@ -209,7 +209,7 @@ Test(rms_norm, no_tokens)
 // A row has the same bits alone and among others.
 Test(rms_norm, bits_of_a_row)
 {
-    enum { N = 3000, TOKENS = 40, ROW = 23 };
+    enum { N = 1100, TOKENS = 300, ROW = 133 };
     struct ot_device d = ot_open(0);
     struct shape s = { TOKENS, N, CLINFER_F32, CLINFER_F32, 0, 0, 1e-5f, 0, OT_SEPARATE };
     struct ot_call many, one;

@@ -21,12 +21,7 @@ GROUP_KERNEL void rms_norm(uint count, TENSOR2(const ELEM(X_T), x), TENSOR1(cons
         sum = fma(value, value, sum);
     }
     const float r = inverse_rms(group_sum(lane_sum(sum), scratch), n, epsilon);
-#if RESIDUAL
-    __global const ELEM(ROW_T) *row = sums;
-#else
-    __global const ELEM(ROW_T) *row = from;
-#endif
     __global ELEM(X_T) *to = output + output_at + t * output_stride0;
     for (EACH_VECTOR(i, n))
-        last_lanes(row, gamma + gamma_at, weight_offset, r, to, i, min(LANES, n - i));
+        last_lanes(NORM_ROW(from, sums), gamma + gamma_at, weight_offset, r, to, i, min(LANES, n - i));
 }

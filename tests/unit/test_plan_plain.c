@@ -162,7 +162,8 @@ static int64_t items_of(const struct clf_launch *l)
     return 0;
 }
 
-// A row an item in the row set, a row a group in the group set, whose size goes by the row's.
+// In the row set an item has a row, of many rows up to eight; in the group set a group has one, and its size
+// goes by the row's.
 Test(plan_plain, rms_norm_groups)
 {
     static const struct {
@@ -174,6 +175,13 @@ Test(plan_plain, rms_norm_groups)
     struct clinfer_rms_norm_params p = good_rms_norm();
     struct clf_launch l = launch_of(&clf_op_rms_norm, &p, CLINFER_SET_ROW, 4096);
     cr_assert(l.global[0] == 5 && l.global[1] == 1 && l.local[0] == 1 && items_of(&l) == 0);
+    p.x.shape[0] = p.residual.shape[0] = p.output.shape[0] = 100; // 32 runs: three rows each
+    l = launch_of(&clf_op_rms_norm, &p, CLINFER_SET_ROW, 4096);
+    cr_assert(l.global[0] == 34 && l.global[1] == 1, "%zu items", l.global[0]);
+    p.x.shape[0] = p.residual.shape[0] = p.output.shape[0] = 1000;
+    l = launch_of(&clf_op_rms_norm, &p, CLINFER_SET_ROW, 4096);
+    cr_assert(l.global[0] == 125 && l.global[1] == 1, "%zu items", l.global[0]);
+    p = good_rms_norm();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         p.x.shape[1] = p.gamma.shape[0] = p.residual.shape[1] = p.output.shape[1] = cases[i].n;
         l = launch_of(&clf_op_rms_norm, &p, CLINFER_SET_GROUP, cases[i].max_work_group);
