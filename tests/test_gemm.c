@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "optest_matmul.h"
 #include "optest_mla.h"
 
 TestSuite(gemm, .timeout = 300);
@@ -43,6 +44,11 @@ Test(gemm, case_files)
     expect_calls(8);
     check_file("mla_decode_no_nope");
     expect_calls(9);
+    check_file("matmul_bf16");
+    check_file("matmul_f32_one_row");
+    check_file("matmul_fp8");
+    check_file("matmul_batched_fp8");
+    expect_calls(13);
     clinfer_ctx_destroy(&ctx);
 }
 
@@ -59,6 +65,23 @@ Test(gemm, random_call)
     mla_check(&c, &d);
     expect_calls(2);
     ot_free(&c);
+    clinfer_ctx_destroy(&ctx);
+}
+
+// matmul with strides: of x where it lies, Q8_0 decoded, and one of a batch.
+Test(gemm, random_matmul)
+{
+    OPEN_CLBLAST_OR_SKIP(0);
+    const struct ot_device d = { ctx, clinfer_ctx_cl_context(ctx), clinfer_ctx_queue(ctx) };
+    const struct mm_shape shapes[] = {
+        { 7, 0, 21, 45, CLINFER_F32, CLINFER_F32, CLINFER_F16, 0, 0, 0 },
+        { 3, 0, 21, 45, CLINFER_F16, CLINFER_I8, CLINFER_F32, 0, 0, 0 },
+        { 5, 3, 10, 33, CLINFER_F32, CLINFER_BF16, 0, 0, 0, 0 },
+        { 1, 0, 1, 1, CLINFER_F32, CLINFER_F32, 0, 0, 0, 0 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        mm_check(&shapes[i], "gemm matmul", &d);
+    expect_calls(4);
     clinfer_ctx_destroy(&ctx);
 }
 
@@ -114,6 +137,9 @@ Test(gemm, group_set)
         expect_calls(tokens < 64 ? 0 : 2);
         ot_free(&c);
     }
+    const struct mm_shape half = { 64, 0, 9, 21, CLINFER_F16, CLINFER_BF16, CLINFER_F32, 0, 0, 0 };
+    mm_check(&half, "gemm group", &d);
+    expect_calls(3);
     clinfer_ctx_destroy(&ctx);
 }
 
