@@ -113,6 +113,21 @@ Test(gemm, forced_where_it_is_not)
     cr_assert(strstr(error, "gemm is 3"), "%s", error);
 }
 
+// Scratch full of numbers: what is left in it for tokens without a result shows where it is written.
+static void use_ones(struct ot_call *c, void *params)
+{
+    static const cl_float one = 1;
+    cl_mem *mem = c->adjust_priv;
+    size_t bytes;
+    cl_int err;
+    cr_assert_eq(clinfer_mla_decode_branch_workspace(ctx, params, &bytes), CLINFER_OK);
+    *mem = clCreateBuffer(clinfer_ctx_cl_context(ctx), CL_MEM_READ_WRITE, bytes, NULL, &err);
+    cr_assert_eq(err, CL_SUCCESS);
+    cr_assert_eq(clEnqueueFillBuffer(clinfer_ctx_queue(ctx), *mem, &one, 4, 0, bytes, 0, NULL, NULL),
+                 CL_SUCCESS);
+    ((struct clinfer_mla_decode_branch_params *) params)->workspace = *mem;
+}
+
 // The group set: left to itself, CLBlast takes 64 tokens and no fewer.
 Test(gemm, group_set)
 {
@@ -133,8 +148,12 @@ Test(gemm, group_set)
     for (int tokens = 63; tokens <= 64; tokens++) {
         b.padding = tokens - ot_used(&b);
         struct ot_call c = mla_prepared(&s, &b, "gemm group");
+        cl_mem mem = NULL;
+        c.adjust = use_ones;
+        c.adjust_priv = &mem;
         mla_check(&c, &d);
         expect_calls(tokens < 64 ? 0 : 2);
+        (void) clReleaseMemObject(mem);
         ot_free(&c);
     }
     const struct mm_shape half = { 64, 0, 9, 21, CLINFER_F16, CLINFER_BF16, CLINFER_F32, 0, 0, 0 };
