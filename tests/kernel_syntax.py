@@ -19,6 +19,10 @@ MLA = {**PAGED, "KV_HEADS": [1], "HEAD_SIZE": [80], "Q_T": FLOATS, "GAMMA_T": FL
 SCALED = {"CACHE_T": ["f8_e4m3"], "SCALE_GROUP": [16, 20, 128]}
 TILES = {"HEAD_BLOCK": [16, 3, 40], "TILE": [32], "QK_HEADS": [1], "QK_KEYS": [16, 4], "PV_HEADS": [4], "PV_VECTORS": [4, 1]}
 
+WEIGHTS = {"W_T": CACHE, "ROW_BLOCK": [1, 128], "COLUMN_BLOCK": [0, 16, 20]}
+Q8_0 = {"W_T": ["i8"], "ROW_BLOCK": [1], "COLUMN_BLOCK": [32]}
+PRODUCT = {"X_T": FLOATS, "Y_T": FLOATS, "ROUND_T": FLOATS, "BIAS_T": FLOATS}
+
 KERNELS = {
     "fused_qk_rope": [
         {**PAGED, "Q_T": FLOATS, "FREQS_T": FLOATS, "HEADS": [4], "Q_SIZE": [64], "ROPE_DIM": [32, 0, 6, 64], "INTERLEAVED": [1, 0],
@@ -53,11 +57,13 @@ KERNELS = {
     ],
     "merge_states": [{"A_T": FLOATS, "B_T": FLOATS, "VALUE_SIZE": [64, 13, 1]}],
     "matmul": [
-        {"W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
-         "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
+        {**PRODUCT, **WEIGHTS, "TOKEN_TILE": [4, 2], "ROW_TILE": [6, 4], "ITEM_TOKENS": [64], "STEP": [512, 16]},
+        {**PRODUCT, **WEIGHTS, "TOKEN_TILE": [1], "ROW_TILE": [8, 16], "ITEM_TOKENS": [1], "STEP": [0]},
+        {**PRODUCT, **Q8_0, "TOKEN_TILE": [2], "ROW_TILE": [8], "ITEM_TOKENS": [2], "STEP": [0]},
     ],
-    "weights_f32": [{"W_T": CACHE, "ROW_BLOCK": [1], "COLUMN_BLOCK": [0, 16, 20]}],
-    "matmul_finish": [{"Y_T": FLOATS, "ROUND_T": FLOATS}],
+    "matmul_x": [{"ROUNDED_DIVIDE": [1, 0], "X_T": FLOATS, "COLUMN_BLOCK": [0, 128, 7]}],
+    "weights_f32": [WEIGHTS, Q8_0],
+    "matmul_finish": [{"Y_T": FLOATS, "ROUND_T": FLOATS, "BIAS_T": FLOATS}],
 }
 
 
@@ -67,7 +73,7 @@ def in_group(name, tiles=(), **macros):
     return [{**{k: v for k, v in row.items() if k not in tiles}, **group} for row in KERNELS[name]]
 
 
-MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_ROWS", "ITEM_TOKENS"]
+MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_TOKENS", "STEP"]
 GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])

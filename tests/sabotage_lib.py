@@ -18,7 +18,7 @@ SECTION = ("lib/sections.clh", "if (2 * p < section_end(s))", "if (2 * p <= sect
 
 # Formats and quantisation
 F8_SIGN = ("lib/f8_e4m3.clh", "sign = (u >> 24) & 0x80u", "sign = (u >> 24) & 0x00u")
-F8_DECODED_SIGN = ("lib/f8_e4m3.clh", "sign = (u & 0x80u) << 24", "sign = (u & 0x00u) << 24")
+F8_DECODED_SIGN = ("lib/f8_e4m3.clh", "as_floatn(x | (u & 0x80000000u))", "as_floatn(x)")
 F8_ROUND = ("lib/f8_e4m3.clh", "(a + 0x7ffffu + ((a >> 20) & 1u)) >> 20", "a >> 20")
 F8_TIES = ("lib/f8_e4m3.clh", "(a + 0x7ffffu + ((a >> 20) & 1u)) >> 20", "(a + 0x80000u) >> 20")
 F8_BOUND = ("lib/f8_e4m3.clh", "min(magnitude, (uintn) 0x43e00000u)", "magnitude")
@@ -26,9 +26,7 @@ BF16_ROUND = ("lib/bf16.clh", "select(u + 0x7fffu + ((u >> 16) & 1u),", "select(
 PUT_TAIL = ("lib/format.clh", "            p[i] = lane[i];", "            if (i < n - 1) p[i] = lane[i];")
 ROW_AMAX = ("lib/quant.clh", "divide(amax_of(x, n), 448.0f)", "divide(amax_of(x, n), 440.0f)")
 GROUP_AMAX = ("lib/local_row.clh", "min(as_float(scales[g]), bound), 448.0f", "min(as_float(scales[g]), bound), 440.0f")
-WEIGHT_SCALE = ("lib/weights.clh",
-                "return w * lanes_of_groups(m->scales + row / ROW_BLOCK * m->scales_stride, k, columns, COLUMN_BLOCK);",
-                "return w;")
+WEIGHT_SCALE = ("lib/weights.clh", "first_lanes(w * lanes_of_weight_scales(m->scales + row / ROW_BLOCK * m->scales_stride, k, k + n, COLUMN_BLOCK), n)", "w")
 
 # lib/norm_cast.clh, lib/norm_rows.clh, lib/silu.clh, lib/merge.clh
 NORM_OFFSET = ("lib/norm_cast.clh", "(gamma, n) + FORMAT(GAMMA_T, round)", "(gamma, n) - FORMAT(GAMMA_T, round)")

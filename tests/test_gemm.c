@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "optest_matmul.h"
 #include "optest_mla.h"
 
 TestSuite(gemm, .timeout = 300);
@@ -43,6 +44,11 @@ Test(gemm, case_files)
     expect_calls(8);
     check_file("mla_decode_no_nope");
     expect_calls(9);
+    check_file("matmul_bf16");
+    check_file("matmul_f32_one_row");
+    check_file("matmul_fp8");
+    check_file("matmul_batched_fp8");
+    expect_calls(13);
     clinfer_ctx_destroy(&ctx);
 }
 
@@ -59,6 +65,23 @@ Test(gemm, random_call)
     mla_check(&c, &d);
     expect_calls(2);
     ot_free(&c);
+    clinfer_ctx_destroy(&ctx);
+}
+
+// matmul with strides: of x where it lies, Q8_0 decoded, and one of a batch.
+Test(gemm, random_matmul)
+{
+    OPEN_CLBLAST_OR_SKIP(0);
+    const struct ot_device d = { ctx, clinfer_ctx_cl_context(ctx), clinfer_ctx_queue(ctx) };
+    const struct mm_shape shapes[] = {
+        { 7, 0, 21, 45, CLINFER_F32, CLINFER_F32, CLINFER_F16, 0, 0, 0 },
+        { 3, 0, 21, 45, CLINFER_F16, CLINFER_I8, CLINFER_F32, 0, 0, 0 },
+        { 5, 3, 10, 33, CLINFER_F32, CLINFER_BF16, 0, 0, 0, 0 },
+        { 1, 0, 1, 1, CLINFER_F32, CLINFER_F32, 0, 0, 0, 0 },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        mm_check(&shapes[i], "gemm matmul", &d);
+    expect_calls(4);
     clinfer_ctx_destroy(&ctx);
 }
 
@@ -90,6 +113,21 @@ Test(gemm, forced_where_it_is_not)
     cr_assert(strstr(error, "gemm is 3"), "%s", error);
 }
 
+// Scratch full of numbers: what is left in it for tokens without a result shows where it is written.
+static void use_ones(struct ot_call *c, void *params)
+{
+    static const cl_float one = 1;
+    cl_mem *mem = c->adjust_priv;
+    size_t bytes;
+    cl_int err;
+    cr_assert_eq(clinfer_mla_decode_branch_workspace(ctx, params, &bytes), CLINFER_OK);
+    *mem = clCreateBuffer(clinfer_ctx_cl_context(ctx), CL_MEM_READ_WRITE, bytes, NULL, &err);
+    cr_assert_eq(err, CL_SUCCESS);
+    cr_assert_eq(clEnqueueFillBuffer(clinfer_ctx_queue(ctx), *mem, &one, 4, 0, bytes, 0, NULL, NULL),
+                 CL_SUCCESS);
+    ((struct clinfer_mla_decode_branch_params *) params)->workspace = *mem;
+}
+
 // The group set: left to itself, CLBlast takes 64 tokens and no fewer.
 Test(gemm, group_set)
 {
@@ -110,10 +148,17 @@ Test(gemm, group_set)
     for (int tokens = 63; tokens <= 64; tokens++) {
         b.padding = tokens - ot_used(&b);
         struct ot_call c = mla_prepared(&s, &b, "gemm group");
+        cl_mem mem = NULL;
+        c.adjust = use_ones;
+        c.adjust_priv = &mem;
         mla_check(&c, &d);
         expect_calls(tokens < 64 ? 0 : 2);
+        (void) clReleaseMemObject(mem);
         ot_free(&c);
     }
+    const struct mm_shape half = { 64, 0, 9, 21, CLINFER_F16, CLINFER_BF16, CLINFER_F32, 0, 0, 0 };
+    mm_check(&half, "gemm group", &d);
+    expect_calls(3);
     clinfer_ctx_destroy(&ctx);
 }
 

@@ -21,6 +21,12 @@ static const struct synth_batch *const rows[] = { &ragged, &one, &two, &odd, NUL
 static const struct synth_batch *const many[] = { &ragged, &far, NULL };
 static const struct synth_batch *const few[] = { &ragged, &one, &two, &far, NULL };
 
+// Of matmul only T counts: it chooses the tile.
+static const struct synth_batch three = { "three", 1, 1, 0, 0, 1, { { 0, 3 } }, false };
+static const struct synth_batch seventy = { "seventy", 1, 1, 0, 0, 1, { { 0, 70 } }, false };
+static const struct synth_batch *const tiles[] = { &one, &two, &three, &seventy, NULL };
+static const struct synth_batch *const ends[] = { &one, &seventy, NULL };
+
 // Types of a cache. g: elements a scale, G: scales a head.
 #define F32          "kv_blocks=F32 "
 #define F16          "kv_blocks=F16 "
@@ -63,6 +69,8 @@ static const struct synth_batch *const few[] = { &ragged, &one, &two, &far, NULL
 #define ROWS(x, gamma, n)  "x=" #x " gamma=" #gamma " g=" #n " "
 #define CAST_FIRST         "multiply_before_cast=0 epsilon=1e-6 "
 #define STATES(a, b, h, v) "out_a=" #a " out_b=" #b " H=" #h " V=" #v
+// N rows and Kd columns of w; h: products of a batch; i, j: blocks of scales.
+#define MM(x_type, w_type, n, k) "x=" #x_type " w=" #w_type " U=" #n " E=" #k " "
 
 static const struct {
     struct synth call;
@@ -286,6 +294,24 @@ static const struct {
     IN_PLACE("in-place-bf16", STATES(BF16, F32, 70, 64)),
 #undef ROW
 #undef IN_PLACE
+#define ROW(name, batches, text)                                                                             \
+    {                                                                                                        \
+        { "matmul", name, text }, batches, false                                                             \
+    }
+    ROW("f32", tiles, MM(F32, F32, 33, 40)),
+    ROW("bf16", tiles, MM(BF16, BF16, 130, 96) "bias=BF16"),
+    ROW("f16", ends, MM(F16, F16, 64, 1100) "bias=F32"),
+    ROW("f32-bf16", ends, MM(F32, BF16, 17, 65) "bias=F16"),
+    ROW("bf16-f16", ends, MM(BF16, F16, 48, 128)),
+    ROW("bf16-f32", ends, MM(BF16, F32, 31, 77)),
+    ROW("batch-bf16", ends, "h=3 " MM(BF16, BF16, 40, 56)),
+    ROW("f8", tiles, MM(BF16, F8_E4M3, 256, 384) "w_scale=F32 i=2 j=3 " BLOCKS(128, 128)),
+    ROW("f8-odd", ends, MM(F32, F8_E4M3, 21, 101) "w_scale=F32 i=5 j=6 x_scale_bound=1200 " BLOCKS(5, 20)),
+    ROW("batch-f8", ends,
+        "h=4 " MM(F16, F8_E4M3, 64, 96) "w_scale=F32 i=2 j=3 x_scale_bound=1200 " BLOCKS(32, 32)),
+    ROW("q8", tiles, MM(BF16, I8, 96, 576) "w_scale=F16 i=96 j=18"),
+    ROW("q8-odd", ends, MM(F32, I8, 19, 45) "w_scale=F16 i=19 j=2 bias=F32"),
+#undef ROW
 };
 
 bool check_case_at(int index, struct check_case *c)

@@ -104,11 +104,13 @@ static void fill_batch(struct filler *f)
 static const struct content {
     const char *name;
     double mean, spread;
-    double codes; // the spread of fp8
+    double codes; // the spread of fp8 and of int8
 } contents[] = {
-    { "gamma", 1, 0.3, 0 },      { "kv_norm_gamma", 1, 0.3, 0 },  { "w_uk", 0, 0.1, 60 },
-    { "w_uv", 0, 0.1, 60 },      { "w_uk_scale", 2e-3, 4e-4, 0 }, { "w_uv_scale", 2e-3, 4e-4, 0 },
-    { "kv_input", 0.1, 1.5, 0 },
+    { "gamma", 1, 0.3, 0 },          { "kv_norm_gamma", 1, 0.3, 0 },
+    { "w_uk", 0, 0.1, 60 },          { "w_uv", 0, 0.1, 60 },
+    { "w_uk_scale", 2e-3, 4e-4, 0 }, { "w_uv_scale", 2e-3, 4e-4, 0 },
+    { "kv_input", 0.1, 1.5, 0 },     { "w", 0, 0.1, 60 },
+    { "w_scale", 2e-3, 4e-4, 0 },
 };
 
 static void fill_floats(struct filler *f, struct st_tensor *t, int64_t tokens)
@@ -119,7 +121,8 @@ static void fill_floats(struct filler *f, struct st_tensor *t, int64_t tokens)
     for (size_t i = 0; i < sizeof contents / sizeof contents[0]; i++)
         if (!strcmp(contents[i].name, t->name))
             c = &contents[i];
-    const double spread = t->dtype == CLINFER_F8_E4M3 ? c->codes : c->spread;
+    const bool codes = t->dtype == CLINFER_F8_E4M3 || t->dtype == CLINFER_I8;
+    const double spread = codes ? c->codes : c->spread;
     if (tokens >= 0 && t->shape[0])
         count = count / t->shape[0] * tokens;
     for (int64_t i = 0; i < count; i++)
