@@ -36,7 +36,7 @@ static inline void load_query(__global const ELEM(Q_T) *from, float factor, floa
 
 // `run`: tokens of a unit at most; `unit_heads`: KV heads of an item, which read neighbouring rows. Together they are
 // at most TOKENS.
-__kernel void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR1(const float, sinks),
+ROW_KERNEL void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR1(const float, sinks),
                               TENSOR3(ELEM(OUT_T), output), TENSOR2(float, lse), TENSOR1(float, sums), TENSOR1(float, tops),
                               TENSOR1(const uint, schedule), uint units, uint splits, uint run, uint unit_heads, uint window,
                               float q_scale, float cap)
@@ -108,7 +108,7 @@ __kernel void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q
 }
 
 // Merges the splits of one head of one token.
-__kernel void paged_combine(PAGED_ARGS, TENSOR1(const float, sinks), TENSOR3(ELEM(OUT_T), output), TENSOR2(float, lse),
+ROW_KERNEL void paged_combine(PAGED_ARGS, TENSOR1(const float, sinks), TENSOR3(ELEM(OUT_T), output), TENSOR2(float, lse),
                             TENSOR1(const float, sums), TENSOR1(const float, tops), TENSOR1(const uint, schedule), uint units,
                             uint splits)
 {
