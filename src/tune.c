@@ -297,7 +297,7 @@ int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_
     return __builtin_mul_overflow(tokens, most_splits(max_keys), &most) || want < most ? want : most;
 }
 
-int64_t clf_tune_rows(const struct clf_caps *caps, int64_t rows)
+int64_t clf_tune_row_run(const struct clf_caps *caps, int64_t rows)
 {
     // More would hide no more of a row's wait for memory behind the last one's work.
     enum { MOST_ROWS = 8, RUNS_A_UNIT = 16 };

@@ -77,7 +77,7 @@ int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_k
 int64_t clf_tune_runs(const struct clf_caps *caps, int64_t tokens, int64_t n);
 
 // Rows that a work-item takes one after another; 1 in the group set.
-int64_t clf_tune_rows(const struct clf_caps *caps, int64_t rows);
+int64_t clf_tune_row_run(const struct clf_caps *caps, int64_t rows);
 
 // Work-groups that share the heads of a token, at most `most`; 1 in the row set.
 int64_t clf_tune_head_groups(const struct clf_caps *caps, int64_t tokens, int64_t most);

@@ -41,7 +41,7 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
     clf_push(l, (cl_int) n);
     clf_push(l, p->epsilon);
     clf_push(l, p->weight_offset);
-    clf_launch_grid(l, clf_blocks(T, clf_tune_rows(plan->caps, T)), 1, 1);
+    clf_launch_grid(l, clf_blocks(T, clf_tune_row_run(plan->caps, T)), 1, 1);
     return CLINFER_OK;
 }
 
