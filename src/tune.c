@@ -287,6 +287,13 @@ struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const str
     return g;
 }
 
+int64_t clf_tune_item_keys(const struct clf_caps *caps, int64_t keys, int64_t heads)
+{
+    const int64_t want = (int64_t) caps->compute_units * ITEMS_A_UNIT;
+    const int64_t n = (keys * heads + want - 1) / want;
+    return n < KEYS_A_SPLIT ? KEYS_A_SPLIT : n;
+}
+
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys)
 {
     // There is more than one split only where the units, each of at most MAX_PAGED_ROWS tokens, are fewer

@@ -63,6 +63,8 @@ struct clf_paged_grid {
 struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,
                                           int64_t tokens, int64_t requests, int64_t kv_heads, int64_t blocks,
                                           int64_t num_splits, int64_t max_keys);
+// Keys of a work-item, where that many keys in all are each read for `heads` blocks of heads.
+int64_t clf_tune_item_keys(const struct clf_caps *caps, int64_t keys, int64_t heads);
 // The most parts, splits times tokens, of any call with at most that many tokens, on `heads` blocks of heads.
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys);
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs tensors of a real language model through the library on PoCL, once
 # with an empty program cache and once with the compiled programs on disk; then a decode loop over the page pool on every
-# OpenCL device that is installed.
+# OpenCL device that is installed; then texts of a small language model.
 if [ $# -gt 0 ]; then
     echo "usage: tools/demo.sh" >&2
     exit 2
@@ -48,6 +48,10 @@ done
 if [ -e "${XDG_CACHE_HOME:-${HOME:-}/.cache}/clinfer-intel-opencl/complete" ]; then # test.sh installs it
     device='' decode "$root/tests/on_runtime.sh" intel
 fi
+say "text: four prompts at once over a pool that holds two of them, by the model in examples/generate/model, on ${CLINFER_DEVICE}"
+"$root/build/examples/generate/generate" --prompt "In the beginning" --prompt "And it came to pass" --prompt "Blessed are they" \
+    --prompt "The word of the LORD came" --pages 6 --deterministic || { say "text: FAILED"; exit 1; }
+say "for a model that has read more: build/examples/generate/generate --model \$(tools/fetch-model.sh) --prompt TEXT"
 say "what is on disk"
 "$clinfer" cache list
 say "done: all results agree with the expected ones"

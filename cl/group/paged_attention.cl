@@ -26,8 +26,12 @@ GROUP_KERNEL void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T
     if (count == 0)
         return;
     PAGED_INIT(c);
-    if (units == 0 && y == 0 && z == 0 && ITEM == 0)
-        check_offsets(&c, x);
+    if (y == 0 && z == 0 && ITEM == 0) {
+        if (units)
+            check_plan(&c, schedule + schedule_at, units, x);
+        else
+            check_offsets(&c, x);
+    }
     struct unit u;
     if (!find_unit(&c, schedule + schedule_at, units, x, run, z, splits, &u))
         return;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_check.h"
-#include "tune.h"
+#include "paged_attention_plan.h"
 #include "validate.h"
-#include <clinfer/paged_attention.h>
 #include <inttypes.h>
 #include <math.h>
 #include "ref.h"
@@ -21,7 +20,8 @@ struct schedule {
     struct clf_paged_tiles tile;
     int64_t blocks;                         // of a KV head's query heads
     int64_t units, unit_heads, run, splits; // places of the grid; KV heads and at most tokens of an item
-    size_t sums, tops;                      // offsets in the workspace
+    const struct clf_attention_schedule *planned; // NULL: no plan, whose units have their splits
+    size_t sums, tops;                            // offsets in the workspace
 };
 
 static clinfer_status check(struct clf_plan *plan, const struct clinfer_paged_attention_params *p)
@@ -74,27 +74,47 @@ static bool is_bf16(const clinfer_kv_cache *kv)
     return kv->dtype == CLINFER_BF16 || (kv->dtype == CLINFER_F8_E4M3 && !kv->scale_group);
 }
 
+struct clf_paged_tiles clf_paged_tiles_of(const struct clf_plan *plan,
+                                          const struct clinfer_paged_attention_params *p)
+{
+    const clinfer_kv_cache *v = clf_kv_given(&p->kv_v) ? &p->kv_v : &p->kv;
+    return clf_tune_paged(plan->caps,
+                          &(struct clf_paged_shape){ .tokens = CLF_DIM(plan, 'T'),
+                                                     .requests = CLF_DIM(plan, 'B'),
+                                                     .group = CLF_DIM(plan, 'H') / CLF_DIM(plan, 'K'),
+                                                     .key_size = CLF_DIM(plan, 'D'),
+                                                     .value_size = CLF_DIM(plan, 'V'),
+                                                     .as_bf16 = is_bf16(&p->kv) && is_bf16(v) });
+}
+
+static void cut(const struct clf_plan *plan, const struct clinfer_paged_attention_params *p,
+                struct schedule *s, int64_t keys)
+{
+    const int64_t T = CLF_DIM(plan, 'T'), B = CLF_DIM(plan, 'B'), K = CLF_DIM(plan, 'K');
+    if (p->plan) {
+        s->planned = &p->plan->set[plan->caps->set - CLINFER_SET_ROW];
+        s->units = s->planned->units;
+        s->unit_heads = s->planned->unit_heads;
+        s->run = s->planned->run;
+        s->splits = 1;
+        return;
+    }
+    const struct clf_paged_grid grid =
+        clf_tune_paged_grid(plan->caps, &s->tile, T, B, K, s->blocks, p->num_splits, keys);
+    s->units = T;
+    s->unit_heads = grid.unit_heads;
+    s->run = grid.run;
+    s->splits = grid.splits;
+}
+
 static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_paged_attention_params *p)
 {
-    const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), K = CLF_DIM(plan, 'K'),
-                  V = CLF_DIM(plan, 'V');
+    const int64_t H = CLF_DIM(plan, 'H'), V = CLF_DIM(plan, 'V');
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
-    const clinfer_kv_cache *v = clf_kv_given(&p->kv_v) ? &p->kv_v : &p->kv;
-    const struct clf_paged_shape shape = { .tokens = T,
-                                           .requests = CLF_DIM(plan, 'B'),
-                                           .group = H / K,
-                                           .key_size = CLF_DIM(plan, 'D'),
-                                           .value_size = V,
-                                           .as_bf16 = is_bf16(&p->kv) && is_bf16(v) };
-    struct schedule s = { .tile = clf_tune_paged(plan->caps, &shape) };
-    s.blocks = clf_blocks(H / K, s.tile.head_block);
-    s.units = T;
-    const struct clf_paged_grid grid =
-        clf_tune_paged_grid(plan->caps, &s.tile, T, CLF_DIM(plan, 'B'), K, s.blocks, p->num_splits, keys);
-    s.unit_heads = grid.unit_heads;
-    s.run = grid.run;
-    s.splits = grid.splits;
-    const int64_t parts = count_parts(plan, p, &s, keys);
+    struct schedule s = { .tile = clf_paged_tiles_of(plan, p) };
+    s.blocks = clf_blocks(H / CLF_DIM(plan, 'K'), s.tile.head_block);
+    cut(plan, p, &s, keys);
+    const int64_t parts = s.planned ? s.planned->parts : count_parts(plan, p, &s, keys);
     s.sums = clf_reserve(plan, parts, H * clf_blocks(V, s.tile.lanes) * s.tile.lanes * 4);
     s.tops = clf_reserve(plan, parts, H * 8);
     return s;
@@ -134,9 +154,9 @@ static void push_results(struct clf_launch *l, const struct clf_plan *plan,
     clf_push_tensor(l, &p->lse, 2);
     clf_push_workspace(l, plan, s->sums);
     clf_push_workspace(l, plan, s->tops);
-    clf_push_mem(l, NULL);
-    clf_push(l, (cl_ulong) 0);
-    clf_push(l, (cl_uint) 0);
+    clf_push_mem(l, s->planned ? p->plan->words : NULL);
+    clf_push(l, (cl_ulong) (s->planned ? s->planned->offset : 0));
+    clf_push(l, (cl_uint) (s->planned ? s->planned->units : 0));
     clf_push(l, (cl_uint) s->splits);
 }
 
@@ -158,7 +178,7 @@ static void push_launches(struct clf_plan *plan, const struct clinfer_paged_atte
     clf_launch_grid(l, s->units, clf_blocks(CLF_DIM(plan, 'K'), s->unit_heads) * s->blocks, s->splits);
 
     // Without splits it returns at once, and is there so that each call takes the same programs.
-    const bool merge = s->splits > 1;
+    const bool merge = s->planned ? s->planned->parts > 0 : s->splits > 1;
     l = begin(plan, p, s, "paged_combine", merge ? T : 0);
     push_results(l, plan, p, s);
     clf_launch_grid(l, merge ? T : 1, merge ? H : 1, 1);
@@ -168,6 +188,8 @@ static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
     const struct clinfer_paged_attention_params *p = params;
     clinfer_status st = check(plan, p);
+    if (!st && p->plan)
+        st = clf_check_attention_plan(plan, p);
     if (st)
         return st;
     plan->workspace_mem = p->workspace;
@@ -215,11 +237,23 @@ const struct clf_op clf_op_paged_attention = { "paged_attention",
                                                shrink,
                                                FIELD(kv_v) };
 
+// A plan's buffer is its context's.
+static clinfer_status check_context(clinfer_ctx *ctx, const struct clinfer_paged_attention_params *params)
+{
+    return !params->plan || params->plan->ctx == ctx
+               ? CLINFER_OK
+               : clf_error(ctx, CLINFER_ERR_ARGUMENT,
+                           "paged_attention: plan: it was made in another context");
+}
+
 clinfer_status clinfer_paged_attention(clinfer_ctx *ctx, const struct clinfer_paged_attention_params *params,
                                        cl_uint num_events_in_wait_list, const cl_event *event_wait_list,
                                        cl_event *event)
 {
-    return clf_run(ctx, &clf_op_paged_attention, params, num_events_in_wait_list, event_wait_list, event);
+    const clinfer_status st = check_context(ctx, params);
+    return st ? st
+              : clf_run(ctx, &clf_op_paged_attention, params, num_events_in_wait_list, event_wait_list,
+                        event);
 }
 
 clinfer_status clinfer_paged_attention_compile(clinfer_ctx *ctx,
