@@ -18,6 +18,9 @@ MLA = {**PAGED, "KV_HEADS": [1], "HEAD_SIZE": [80], "Q_T": FLOATS, "GAMMA_T": FL
        "ROPE_DIM": [16]}
 SCALED = {"CACHE_T": ["f8_e4m3"], "SCALE_GROUP": [16, 20, 128]}
 TILES = {"HEAD_BLOCK": [16, 3, 40], "TILE": [32], "QK_HEADS": [1], "QK_KEYS": [16, 4], "PV_HEADS": [4], "PV_VECTORS": [4, 1]}
+ATTENTION_TILES = {"ROW_TILE": [4, 3], "VALUE_TILE": [1, 3]}
+ATTENTION = {**ATTENTION_TILES, "HEADS": [12], "MASK": range(5), "ALIBI": [0, 1], "SOFTCAP": [0, 1], "HEAD_BLOCK": [4, 6, 1],
+             "TOKENS": [2, 1, 32], "TILE": [64, 16], "VALUE_T": CACHE, "VALUE_SIZE": [48, 72, 13], "VALUE_GROUP": [0]}
 
 KERNELS = {
     "fused_qk_rope": [
@@ -46,6 +49,10 @@ KERNELS = {
         {**PAGED, "SOURCE_T": FLOATS},
         {**PAGED, **SCALED, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SOURCE_T": FLOATS},
     ],
+    "paged_attention": [
+        {**PAGED, **ATTENTION, "Q_T": CACHE, "OUT_T": FLOATS},
+        {**PAGED, **ATTENTION, **SCALED, "VALUE_T": ["f8_e4m3"], "VALUE_GROUP": [16, 20, 128], "Q_T": ["bf16"], "OUT_T": ["bf16"]},
+    ],
     "matmul": [
         {"W_T": CACHE, "Y_T": FLOATS, "ROUND_T": FLOATS, "ROWS": [40, 1], "COLUMNS": [72, 5], "ROW_BLOCK": [1],
          "COLUMN_BLOCK": [0, 16, 20], "TOKEN_TILE": [2, 1], "ROW_TILE": [8, 4], "ITEM_ROWS": [32], "ITEM_TOKENS": [64]},
@@ -64,6 +71,7 @@ def in_group(name, tiles=(), **macros):
 MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_ROWS", "ITEM_TOKENS"]
 GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
+    "paged_attention": in_group("paged_attention", [*ATTENTION_TILES, "ROUNDED_DIVIDE"], LANES=[4], TILE=[32, 4], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
 }

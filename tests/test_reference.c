@@ -183,6 +183,12 @@ static const struct {
     { "store_kv_f32_to_fp8", "kv_blocks", ULP, CLINFER_F8_E4M3, 2, false },
     { "store_kv_scaled", "kv_blocks", ULP, CLINFER_F8_E4M3, 2, false },
     { "store_kv_scaled", "kv_scales", RELATIVE, CLINFER_F32, 1e-4, false },
+    { "attention_gqa_bf16", "output", ULP, CLINFER_BF16, 1, true },
+    { "attention_gqa_bf16", "output", OF_RMS, CLINFER_BF16, 0.2, false },
+    { "attention_gqa_bf16", "lse", RELATIVE, CLINFER_F32, 5e-5, false },
+    { "attention_mha_f32", "output", RELATIVE, CLINFER_F32, 5e-7, true },
+    { "attention_mha_f32", "output", RELATIVE, CLINFER_F32, 1e-4, false },
+    { "attention_window_sinks", "lse", RELATIVE, CLINFER_F32, 5e-6, true },
 };
 
 Test(compare, bounds_what_the_op_wrote)

@@ -24,6 +24,8 @@ struct clinfer_mla_decode_branch_params good_decode(void);
 struct clinfer_mla_decode_branch_params good_decode_fp8(void);
 // The cache of good_rope, k and v of it.
 struct clinfer_kv_store_params good_kv_store(void);
+// The cache of good_rope, T 5, H 4; with lse, without sinks.
+struct clinfer_paged_attention_params good_attention(void);
 
 // What plans are made for: a CPU with everything.
 extern const struct clf_caps fixture_caps;

@@ -74,6 +74,7 @@ static void set_up_all(void)
     ADD(mla_decode_branch, good_decode_fp8, CLINFER_GEMM_OWN);
     ADD(mla_decode_branch, good_decode_fp8, CLINFER_GEMM_CLBLAST);
     ADD(kv_store, good_kv_store, CLINFER_GEMM_OWN);
+    ADD(paged_attention, good_attention, CLINFER_GEMM_OWN);
 }
 
 // Whatever the memory held before, and whatever was planned in between.
