@@ -165,6 +165,15 @@ cases |= {
     "batch of other heads": edited(mmb, tensor("w", "shape", [2, 128, 96])), "w of rank 2 in a batch": edited(mmb, tensor("w", "shape", [256, 96])),
     "no rows of w": edited(mm, tensor("w", "shape", [0, 96])),
 }
+attention = "attention_gqa_bf16"
+cases |= {
+    "heads not divided": edited(attention, tensor("q", "shape", [21, 4, 64])), "q of another size": edited(attention, tensor("q", "shape", [14, 3, 128])),
+    "softcap negative": edited(attention, meta("softcap", "-1")), "softcap nan": edited(attention, meta("softcap", "nan")),
+    "attention window 0": edited("attention_window_sinks", meta("local_window_size", "0")),
+    "sinks of other heads": edited("attention_window_sinks", lambda h, d: h["sinks"].__setitem__("shape", [3, 2])),
+    "no plane for v": edited(attention, lambda h, d: h["kv_blocks"]["shape"].__setitem__(slice(1, 3), [1, 4])),
+    "page id of an old key": edited(attention, words("lookup_table", [10**6])),
+}
 cases["weight scales missing"] = edited(decode, without("w_uk_scale"))
 cases["gamma missing"] = edited(norm, without("gamma"))
 

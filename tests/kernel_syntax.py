@@ -18,6 +18,9 @@ MLA = {**PAGED, "KV_HEADS": [1], "HEAD_SIZE": [80], "Q_T": FLOATS, "GAMMA_T": FL
        "ROPE_DIM": [16]}
 SCALED = {"CACHE_T": ["f8_e4m3"], "SCALE_GROUP": [16, 20, 128]}
 TILES = {"HEAD_BLOCK": [16, 3, 40], "TILE": [32], "QK_HEADS": [1], "QK_KEYS": [16, 4], "PV_HEADS": [4], "PV_VECTORS": [4, 1]}
+ATTENTION_TILES = {"ROW_TILE": [4, 3], "VALUE_TILE": [1, 3]}
+ATTENTION = {**ATTENTION_TILES, "HEADS": [12], "MASK": range(5), "ALIBI": [0, 1], "SOFTCAP": [0, 1], "HEAD_BLOCK": [4, 6, 1],
+             "TOKENS": [2, 1, 32], "TILE": [64, 16], "VALUE_T": CACHE, "VALUE_SIZE": [48, 72, 13], "VALUE_GROUP": [0]}
 
 WEIGHTS = {"W_T": CACHE, "ROW_BLOCK": [1, 128], "COLUMN_BLOCK": [0, 16, 20]}
 Q8_0 = {"W_T": ["i8"], "ROW_BLOCK": [1], "COLUMN_BLOCK": [32]}
@@ -55,6 +58,10 @@ KERNELS = {
         {"X_T": FLOATS, "GAMMA_T": FLOATS, "CAST_FIRST": [0, 1], "RESIDUAL": [0]},
         {"X_T": FLOATS, "GAMMA_T": FLOATS, "CAST_FIRST": [0, 1], "RESIDUAL": [1], "RESIDUAL_T": FLOATS},
     ],
+    "paged_attention": [
+        {**PAGED, **ATTENTION, "Q_T": CACHE, "OUT_T": FLOATS},
+        {**PAGED, **ATTENTION, **SCALED, "VALUE_T": ["f8_e4m3"], "VALUE_GROUP": [16, 20, 128], "Q_T": ["bf16"], "OUT_T": ["bf16"]},
+    ],
     "merge_states": [{"A_T": FLOATS, "B_T": FLOATS, "VALUE_SIZE": [64, 13, 1]}],
     "matmul": [
         {**PRODUCT, **WEIGHTS, "TOKEN_TILE": [4, 2], "ROW_TILE": [6, 4], "ITEM_TOKENS": [64], "STEP": [512, 16]},
@@ -76,6 +83,7 @@ def in_group(name, tiles=(), **macros):
 MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_TOKENS", "STEP"]
 GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
+    "paged_attention": in_group("paged_attention", [*ATTENTION_TILES, "ROUNDED_DIVIDE"], LANES=[4], TILE=[32, 4], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
 }

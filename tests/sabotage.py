@@ -76,7 +76,7 @@ def check_table():
     wrong += [f"{kernel} {kind}: no such kernel or kind" for kernel, kind in CELLS if kernel not in KERNELS or kind not in KINDS]
     for kernel_set in "row", "group":
         for file in os.listdir(os.path.join(cl_dir, kernel_set)):
-            for name in re.findall(r"(?:__kernel|GROUP_KERNEL) void (\w+)", read(cl_dir, kernel_set, file)):
+            for name in re.findall(r"(?:__kernel|GROUP_KERNEL|ROW_KERNEL) void (\w+)", read(cl_dir, kernel_set, file)):
                 if f"{kernel_set}/{name}" not in KERNELS:
                     wrong.append(f"{kernel_set}/{name}: has no cells")
     return wrong

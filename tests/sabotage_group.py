@@ -5,6 +5,7 @@ from sabotage_lib import *
 ROPE, NORM, STORE, DECODE = ("group/fused_qk_rope.cl", "group/rms_norm_kv_cache.cl", "group/mla_fused_rope_rmsnorm.cl",
                              "group/mla_decode_branch.cl")
 ATTENTION, MLA_ROW = "lib/mla_attention_group.clh", "lib/mla_row_group.clh"
+PAGED_TILE, PAGED = "lib/attention_group.clh", "group/paged_attention.cl"
 
 GROUP = {
     "fused_qk_rope": {
@@ -105,6 +106,37 @@ GROUP = {
         "mask": (*MERGE_EMPTY, "merge_states:merge_states/values"),
         "barrier": ("group/merge_states.cl", "    barrier(CLK_LOCAL_MEM_FENCE);\n", "", "merge_states:merge_states/shapes"),
         "tail loop": ("group/merge_states.cl", "i < own * VECTORS(VALUE_SIZE);", "i + GROUP_ITEMS <= own * VECTORS(VALUE_SIZE);", "cases:merge_states_bf16"),
+    },
+    "paged_attention": {
+        "sign": (PAGED_TILE, "x -= m->slope", "x += m->slope", "cases:attention_softcap_alibi"),
+        "index + 1": (PAGED_TILE, "find_place(s, base + i, &p)", "find_place(s, base + i + 1, &p)", "cases:attention_gqa_bf16"),
+        "< for <=": (PAGED_TILE, "base + k < m->last[t]", "base + k <= m->last[t]", "cases:attention_gqa_bf16"),
+        "scale": ("lib/paged_values.clh",
+                  "return x * lanes_of_groups(s->cache->scales + p->key_scales + head * SCALE_GROUPS, LANES * v, HEAD_SIZE, SCALE_GROUP);",
+                  "return x;", "cases:attention_scaled_cache"),
+        "rounding": (*BF16_ROUND, "paged_attention_edges:paged_attention/one_key"),
+        "saturation": NOT_FP8,
+        "64-bit cast": (*FIND_KEY, "paged_attention_edges:paged_attention/pages_far_apart"),
+        "mask": (PAGED_TILE, "careful && IS_NO_WEIGHT(w) ?", "0 ?", "paged_attention_edges:paged_attention/odd_values"),
+        "barrier": (PAGED, "        load_keys(&s, &m);\n        barrier(CLK_LOCAL_MEM_FENCE);\n", "        load_keys(&s, &m);\n",
+                    "cases:attention_gqa_bf16"),
+        "tail loop": (PAGED, "n < to; n++", "n + 1 < to; n++", "cases:attention_gqa_bf16"),
+    },
+    "paged_combine": {
+        "sign": (PAGED, "exp2(top[2ul * HEADS * s] - shift)", "exp2(shift - top[2ul * HEADS * s])",
+                 "paged_attention_schedule:paged_attention/splits"),
+        "index + 1": (PAGED, "sums_at + (part * HEADS + h) * VALUE_VECTORS", "sums_at + (part * HEADS + h + 1) * VALUE_VECTORS",
+                      "paged_attention_schedule:paged_attention/splits"),
+        "< for <=": (PAGED, "for (uint s = 0; s < splits; s++) {", "for (uint s = 0; s <= splits; s++) {",
+                     "paged_attention_schedule:paged_attention/splits"),
+        "scale": (PAGED, ": x * fade / total", ": x * fade", "paged_attention_schedule:paged_attention/splits"),
+        "rounding": (*BF16_ROUND, "paged_attention_edges:paged_attention/one_key"),
+        "saturation": NOT_FP8,
+        "64-bit cast": WORKSPACE,
+        "mask": (*PADDING, "paged_attention_schedule:paged_attention/splits"),
+        "barrier": ALONE,
+        "tail loop": (PAGED, "v < VALUE_VECTORS; v += GROUP_ITEMS", "v + 1 < VALUE_VECTORS; v += GROUP_ITEMS",
+                      "paged_attention_schedule:paged_attention/splits"),
     },
     "mla_cache_rows": {
         "sign": (*ROTATE_IM, "cases:mla_decode_bf16_weights"),

@@ -7,6 +7,8 @@ FIND_ROW = ("lib/paged.clh", "*row = page * c->page_stride", "*row = (uint) (pag
 PADDING = ("lib/paged.clh", "if (low >= c->requests || c->row_offsets[low] > t)\n        return false;",
            "low = min(low, c->requests - 1u);")
 TABLE_END = ("lib/paged.clh", "if (position < rows)", "if (position <= rows)")
+# lib/paged_values.clh
+FIND_KEY = ("lib/paged_values.clh", "p->key = page * c->page_stride", "p->key = (uint) (page * c->page_stride)")
 
 # lib/rotate.clh, lib/rope.clh, lib/sections.clh
 ROTATE_RE = ("lib/rotate.clh", "*re = fma(x, c, -(y * s));", "*re = fma(x, c, y * s);")

@@ -4,6 +4,7 @@ from sabotage_lib import *
 
 ROPE, NORM, STORE, DECODE = ("row/fused_qk_rope.cl", "row/rms_norm_kv_cache.cl", "row/mla_fused_rope_rmsnorm.cl",
                              "row/mla_decode_branch.cl")
+ATTENTION, PAGED = "lib/attention_row.clh", "row/paged_attention.cl"
 
 ROW = {
     "fused_qk_rope": {
@@ -105,6 +106,40 @@ ROW = {
         "mask": (*MERGE_EMPTY, "merge_states:merge_states/values"),
         "barrier": NO_BARRIER,
         "tail loop": ("row/merge_states.cl", "v < VECTORS(VALUE_SIZE);", "v < VALUE_SIZE / LANES;", "cases:merge_states_bf16"),
+    },
+    "paged_attention": {
+        "sign": (ATTENTION, "x -= slope * fmax(", "x += slope * fmax(", "cases:attention_softcap_alibi"),
+        "index + 1": (ATTENTION, "find_place(s, key, &keys->place[i])", "find_place(s, key + 1, &keys->place[i])",
+                      "cases:attention_gqa_bf16"),
+        "< for <=": (ATTENTION, "lane_index(v) >= w->high", "lane_index(v) > w->high", "cases:attention_gqa_bf16"),
+        "scale": ("lib/paged_values.clh",
+                  "return x * lanes_of_groups(s->cache->scales + p->key_scales + head * SCALE_GROUPS, LANES * v, HEAD_SIZE, SCALE_GROUP);",
+                  "return x;", "cases:attention_scaled_cache"),
+        "rounding": (*BF16_ROUND, "paged_attention_edges:paged_attention/one_key"),
+        "saturation": ("lib/exp2.clh", "    p = select(p, (floatn) 0.0f, x < -126.0f);\n", "",
+                       "paged_attention_edges:paged_attention/extreme_scores"),
+        "64-bit cast": (*FIND_KEY, "paged_attention_edges:paged_attention/pages_far_apart"),
+        "mask": (ATTENTION, "            x = select(x, (floatn) NO_WEIGHT, hidden_lanes(w, v));\n", "            ;\n",
+                 "paged_attention_edges:paged_attention/odd_values"),
+        "barrier": NO_BARRIER,
+        "tail loop": (ATTENTION, "    for (; r < end; r++)\n        score_rows_1(a, r);\n", "", "cases:attention_mha_f32"),
+    },
+    "paged_combine": {
+        "sign": (PAGED, "exp2_of(top[2ul * HEADS * s] - shift)", "exp2_of(shift - top[2ul * HEADS * s])",
+                 "paged_attention_schedule:paged_attention/splits"),
+        "index + 1": (PAGED, "sums_at + (part * HEADS + h) * VALUE_VECTORS", "sums_at + (part * HEADS + h + 1) * VALUE_VECTORS",
+                      "paged_attention_schedule:paged_attention/splits"),
+        "< for <=": (PAGED, "for (uint s = 0; s < splits; s++) {", "for (uint s = 0; s <= splits; s++) {",
+                     "paged_attention_schedule:paged_attention/splits"),
+        "scale": (PAGED, "sum[v] * fade / total", "sum[v] * fade", "paged_attention_schedule:paged_attention/splits"),
+        "rounding": (*BF16_ROUND, "paged_attention_edges:paged_attention/one_key"),
+        "saturation": NOT_FP8,
+        "64-bit cast": WORKSPACE,
+        "mask": (*PADDING, "paged_attention_schedule:paged_attention/splits"),
+        "barrier": NO_BARRIER,
+        "tail loop": (PAGED, "for (int v = 0; v < VALUE_VECTORS; v++)\n            x[v] = fma",
+                      "for (int v = 0; v + 1 < VALUE_VECTORS; v++)\n            x[v] = fma",
+                      "paged_attention_schedule:paged_attention/splits"),
     },
     "mla_cache_rows": {
         "sign": (*PRIVATE_IM, "cases:mla_decode_bf16_weights"),

@@ -8,18 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One key has weight 1: the output is its value.
+// One key has weight 1: the output is its value, rounded once to nearest even.
 Test(paged_attention, one_key)
 {
     struct ot_device d = ot_open(0);
     const struct ot_batch b = ot_one_request(0, 1, 4);
-    struct ot_call c = attention_prepared(&attention_plain, &b, "attention one key");
-    ot_check(&c, &d);
-    for (int64_t h = 0; h < attention_plain.heads; h++)
-        for (int64_t v = 0; v < attention_plain.head_size; v++)
-            cr_expect_eq(ot_get(&c, "output", OT_GOT, 0, h, v),
-                         ref_load(ot_plane_row(&c, OT_V, OT_INITIAL, 0, 0, h / 2), CLINFER_F32, v));
-    ot_free(&c);
+    for (int n = 0; n < 6; n++) {
+        struct attention_shape s = attention_plain;
+        s.q = ot_floats[n / 2];
+        struct ot_call c = attention_prepared(&s, &b, "attention one key");
+        attention_params(&c)->num_splits = 1 + n % 2;
+        ot_check(&c, &d);
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t v = 0; v < s.head_size; v++) {
+                const unsigned char *value = ot_plane_row(&c, OT_V, OT_INITIAL, 0, 0, h / 2);
+                cr_expect_eq(ot_get(&c, "output", OT_GOT, 0, h, v),
+                             ref_round(ref_load(value, CLINFER_F32, v), s.q));
+            }
+        ot_free(&c);
+    }
     ot_close(&d);
 }
 

@@ -202,6 +202,12 @@ static const struct {
     { "merge_states_f32", "output", RELATIVE, CLINFER_F32, 1e-4, false },
     { "merge_states_f32", "lse", RELATIVE, CLINFER_F32, 5e-6, true },
     { "merge_states_f32", "lse", RELATIVE, CLINFER_F32, 5e-5, false },
+    { "attention_gqa_bf16", "output", ULP, CLINFER_BF16, 1, true },
+    { "attention_gqa_bf16", "output", OF_RMS, CLINFER_BF16, 0.2, false },
+    { "attention_gqa_bf16", "lse", RELATIVE, CLINFER_F32, 5e-5, false },
+    { "attention_mha_f32", "output", RELATIVE, CLINFER_F32, 5e-7, true },
+    { "attention_mha_f32", "output", RELATIVE, CLINFER_F32, 1e-4, false },
+    { "attention_window_sinks", "lse", RELATIVE, CLINFER_F32, 5e-6, true },
 };
 
 Test(compare, bounds_what_the_op_wrote)

@@ -71,6 +71,10 @@ static const struct synth_batch *const ends[] = { &one, &seventy, NULL };
 #define STATES(a, b, h, v) "out_a=" #a " out_b=" #b " H=" #h " V=" #v
 // N rows and Kd columns of w; h: products of a batch; i, j: blocks of scales.
 #define MM(x_type, w_type, n, k) "x=" #x_type " w=" #w_type " U=" #n " E=" #k " "
+// As above, V's beside a query of type q.
+#define ATTEND(q, h, k, d) "q=" #q " H=" #h " K=" #k " D=" #d " scale=0.2 "
+#define V_BESIDE(d)        "p=2 W=" #d " "
+#define V_OWN(d)           "p=1 W=" #d " "
 
 static const struct {
     struct synth call;
@@ -311,6 +315,35 @@ static const struct {
         "h=4 " MM(F16, F8_E4M3, 64, 96) "w_scale=F32 i=2 j=3 x_scale_bound=1200 " BLOCKS(32, 32)),
     ROW("q8", tiles, MM(BF16, I8, 96, 576) "w_scale=F16 i=96 j=18"),
     ROW("q8-odd", ends, MM(F32, I8, 19, 45) "w_scale=F16 i=19 j=2 bias=F32"),
+#undef ROW
+
+#define ROW(name, batches, text)                                                                             \
+    {                                                                                                        \
+        { "paged_attention", name, text }, batches, false                                                    \
+    }
+    ROW("f32", few, ATTEND(F32, 4, 4, 64) V_BESIDE(64) F32),
+    ROW("bf16-gqa", few, ATTEND(BF16, 32, 8, 128) V_BESIDE(128) BF16),
+    ROW("f16", many, ATTEND(F16, 5, 1, 64) V_BESIDE(64) F16),
+    ROW("smollm", few, ATTEND(BF16, 9, 3, 64) V_BESIDE(64) BF16),
+    ROW("bf16-f8", many, ATTEND(BF16, 16, 4, 128) V_BESIDE(128) F8),
+    ROW("f8-f8", many, "scale=0.2 p=2 W=64 q=F8_E4M3 H=6 K=2 D=64 " F8),
+    ROW("bf16-scaled", many, ATTEND(BF16, 6, 2, 64) V_BESIDE(64) SCALED(32, 2)),
+    ROW("f32-scaled-tail", many, ATTEND(F32, 3, 3, 80) V_BESIDE(80) SCALED(24, 4)),
+    ROW("f32-bf16", many, ATTEND(F32, 8, 2, 40) V_BESIDE(40) BF16),
+    ROW("bf16-f32", many, ATTEND(BF16, 7, 1, 96) V_BESIDE(96) F32),
+    ROW("40-heads", many, ATTEND(BF16, 40, 8, 128) V_BESIDE(128) BF16),
+    ROW("128-heads", many, ATTEND(BF16, 128, 1, 64) V_BESIDE(64) BF16),
+    ROW("all-keys", many, ATTEND(F32, 6, 2, 64) V_BESIDE(64) F32 "mask=null"),
+    ROW("chunked", many, ATTEND(F32, 6, 2, 64) V_BESIDE(64) F32 WINDOW(chunked, 7)),
+    ROW("chunked-causal", many, ATTEND(BF16, 6, 2, 64) V_BESIDE(64) BF16 WINDOW(chunked_causal, 33)),
+    ROW("window-sinks", many,
+        ATTEND(F32, 6, 2, 64) V_BESIDE(64) F32 WINDOW(sliding_window_causal, 40) " sinks=F32"),
+    ROW("alibi-softcap", many, ATTEND(F32, 6, 2, 64) V_BESIDE(64) F32 "score_mod=alibi softcap=5"),
+    ROW("odd", many, ATTEND(F32, 3, 1, 13) V_BESIDE(13) F32),
+    ROW("own-v", many, ATTEND(BF16, 4, 2, 192) V_OWN(128) BF16 OWN_V(BF16)),
+    ROW("own-v-f8", many, ATTEND(F32, 4, 4, 40) V_OWN(27) F32 OWN_V(F8_E4M3)),
+    ROW("own-v-scaled", many, ATTEND(BF16, 4, 2, 64) V_OWN(72) SCALED(32, 2) OWN_V_SCALED(24, 3)),
+    ROW("256", many, ATTEND(BF16, 8, 4, 256) V_BESIDE(256) BF16),
 #undef ROW
 };
 

@@ -133,8 +133,6 @@ GROUP_KERNEL void paged_combine(PAGED_ARGS, TENSOR1(const float, sinks), TENSOR3
         float total = 0.0f, most = m;
         for (uint s = 0; s < splits; s++) {
             const float weight = top[2ul * HEADS * s + 1], w = exp2(top[2ul * HEADS * s] - shift);
-            if (weight == 0.0f) // a split without keys
-                continue;
             total += w * weight;
             x = fma(f32_load(sum + ((ulong) HEADS * s * VALUE_VECTORS + v) * LANES, LANES), (floatn) w, x);
         }

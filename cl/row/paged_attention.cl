@@ -135,8 +135,6 @@ ROW_KERNEL void paged_combine(PAGED_ARGS, TENSOR1(const float, sinks), TENSOR3(E
         x[v] = 0.0f;
     for (uint s = 0; s < splits; s++) {
         const float weight = top[2ul * HEADS * s + 1], w = exp2_of(top[2ul * HEADS * s] - shift);
-        if (weight == 0.0f) // a split without keys
-            continue;
         total += w * weight;
         for (int v = 0; v < VALUE_VECTORS; v++)
             x[v] = fma(f32_load(sum + ((ulong) HEADS * s * VALUE_VECTORS + v) * LANES, LANES), (floatn) w, x[v]);

@@ -148,13 +148,19 @@ def kv(rng, new, cached, page_size, heads, d, src=BF16, cache=BF16, layers=2, gr
 
 
 def attention(rng, new, cached, page_size, hq, hk, d, dtype=BF16, cache=None, layers=2, mask="causal", window=-1,
-              score="no_pos", softcap=0.0, sinks=False, granularity=0):
-    t = paged(rng, new, cached, page_size, layers, hk, d, cache or dtype, granularity=granularity)
+              score="no_pos", softcap=0.0, sinks=False, granularity=0, own_v=None):
+    """own_v: as in kv."""
+    t = paged(rng, new, cached, page_size, layers, hk, d, cache or dtype, mla=bool(own_v), granularity=granularity)
+    m = {"op": "paged_attention", **grouped(granularity), "layer_idx": layers - 1, "scale": d ** -0.5, "mask": mask,
+         "local_window_size": window, "score_mod": score, "softcap": softcap}
+    if own_v:
+        dv, v_cache, v_granularity = own_v
+        stored(t, "v", rng.standard_normal((t["kv_blocks"].shape[0], 1, layers, page_size, hk, dv)), v_cache, v_granularity)
+        m.update({"v_scale_granularity": v_granularity} if v_granularity else {})
     t["q"] = oracle.store(rng.standard_normal((sum(new), hq, d)), dtype)
     if sinks:
         t["sinks"] = rng.standard_normal(hq).astype(F32)
-    return t, {"op": "paged_attention", **grouped(granularity), "layer_idx": layers - 1, "scale": d ** -0.5, "mask": mask,
-               "local_window_size": window, "score_mod": score, "softcap": softcap}
+    return t, m
 
 
 def merge(rng, tokens, heads, d, dtype=F32):

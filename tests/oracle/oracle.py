@@ -298,7 +298,7 @@ def paged_attention(t, m):
         values = np.stack([v.read(b, p) for p in range(n)]) if n else None
         for i in range(off[b], off[b + 1]):
             out[i], lse[i] = attend(f64(q[i]), keys, values, int(t["cache_lengths"][b]) + i - off[b], m, t.get("sinks"))
-    return {"output": store(out, q.dtype), "lse": lse.astype(np.float32)}
+    return {"output": store(out, BF16 if q.dtype == FP8 else q.dtype), "lse": lse.astype(np.float32)}
 
 
 def merge_states(t, m):

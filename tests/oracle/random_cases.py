@@ -129,7 +129,21 @@ def matmul(rng):
     return case
 
 
-BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states, matmul)
+def attention(rng):
+    kv_heads, d, own_v = int(pick(rng, (1, 1, 2, 3, 5))), int(pick(rng, (1, 33, 40, 64, 80, 128))), None
+    if rng.random() < 0.4:
+        dv = int(rng.integers(1, 100))
+        v = storage(rng, dv)
+        own_v = dv, v.get("cache", FP8), v.get("granularity", 0)
+    case = make.attention(rng, *batch(rng), kv_heads * int(rng.integers(1, 9)), kv_heads, d, pick(rng, (*FLOATS, FP8)),
+                          layers=int(rng.integers(1, 4)), mask=pick(rng, ("causal", "causal", "null", "chunked", "chunked_causal",
+                                                                          "sliding_window_causal")),
+                          window=int(rng.integers(1, 20)), score=pick(rng, ("no_pos", "no_pos", "alibi")),
+                          softcap=float(pick(rng, (0.0, 0.0, 2.0, 30.0))), sinks=bool(rng.integers(2)), own_v=own_v, **storage(rng, d))
+    return maybe_padded(rng, case, "q")
+
+
+BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states, matmul, attention)
 
 
 def cases(seed, count):

@@ -142,6 +142,18 @@ struct clinfer_matmul_params good_matmul_fp8(void)
     return p;
 }
 
+struct clinfer_paged_attention_params good_attention(void)
+{
+    return (struct clinfer_paged_attention_params){ .q = clinfer_tensor_3d(MEM(6), CLINFER_BF16, 5, 4, 16),
+                                                    .output =
+                                                        clinfer_tensor_3d(MEM(7), CLINFER_BF16, 5, 4, 16),
+                                                    .lse = clinfer_tensor_2d(MEM(8), CLINFER_F32, 5, 4),
+                                                    .kv = cache_of(2, 2, 16),
+                                                    .batch = batch_of(),
+                                                    .layer_idx = 1,
+                                                    .scale = 0.25f };
+}
+
 void apply(void *params, const struct setting *set, int count)
 {
     for (int i = 0; i < count; i++)
@@ -156,6 +168,7 @@ void expect_breakages(const struct clf_op *op, const void *params, size_t size, 
         struct clinfer_mla_decode_branch_params largest;
         struct clinfer_fused_qk_rope_params rope;
         struct clinfer_mla_fused_rope_rmsnorm_params store;
+        struct clinfer_paged_attention_params attention;
     } copy;
     cr_assert_leq(size, sizeof copy);
     memcpy(&copy, params, size);

@@ -31,6 +31,8 @@ struct clinfer_merge_states_params good_merge_states(void);
 // T 5, N 24, Kd 40, bf16 with a bias; with fp8 weights in blocks of 8 rows and 16 columns.
 struct clinfer_matmul_params good_matmul(void);
 struct clinfer_matmul_params good_matmul_fp8(void);
+// The cache of good_rope, T 5, H 4; with lse, without sinks.
+struct clinfer_paged_attention_params good_attention(void);
 
 // What plans are made for: a CPU with everything.
 extern const struct clf_caps fixture_caps;

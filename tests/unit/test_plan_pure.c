@@ -80,6 +80,7 @@ static void set_up_all(void)
     ADD(matmul, good_matmul, CLINFER_GEMM_OWN);
     ADD(matmul, good_matmul_fp8, CLINFER_GEMM_OWN);
     ADD(matmul, good_matmul_fp8, CLINFER_GEMM_CLBLAST);
+    ADD(paged_attention, good_attention, CLINFER_GEMM_OWN);
 }
 
 // Whatever the memory held before, and whatever was planned in between.
