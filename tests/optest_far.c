@@ -2,6 +2,7 @@
 // Pages so far apart that their offsets pass 32 bits. Drivers commit memory as it is touched, so the buffer
 // costs little.
 #include "optest.h"
+#include "skip.h"
 
 #include <criterion/criterion.h>
 
@@ -74,7 +75,7 @@ void ot_check_far(struct ot_call *c, const struct ot_device *d)
     cr_assert(kv_of(c)->num_pages >= 3 && kv_of(c)->dtype == CLINFER_F8_E4M3);
     clinfer_ctx_device_info(d->ctx, &info);
     if (info.max_alloc < far_bytes(c))
-        cr_skip_test("the device allocates at most %llu bytes at once, %zu are needed",
-                     (unsigned long long) info.max_alloc, far_bytes(c));
+        SKIP("far cache", "the device allocates at most %llu bytes at once, %zu are needed",
+             (unsigned long long) info.max_alloc, far_bytes(c));
     ot_check(c, d);
 }
