@@ -15,9 +15,25 @@ clinfer_status clf_fault_init(clinfer_ctx *ctx)
     return (clinfer_status) err;
 }
 
-clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struct clinfer_fault *fault)
+// A blocking write has taken its data when it returns, no more: its event says when other queues see it.
+// Where that cannot be waited for, the fault that was read is still the caller's to know.
+static cl_int clear(clinfer_ctx *ctx, cl_command_queue queue)
 {
     static const cl_uint zero[CLF_FAULT_WORDS] = { 0 };
+    cl_event written;
+    cl_int err = clEnqueueWriteBuffer(queue, ctx->fault, CL_FALSE, 0, sizeof zero, zero, 0, NULL, &written);
+    if (err)
+        return err;
+    err = clWaitForEvents(1, &written);
+    clReleaseEvent(written);
+    if (err)
+        clf_log(ctx, CLINFER_LOG_WARN, "clearing the fault record: clWaitForEvents: %s",
+                clinfer_status_str((clinfer_status) err));
+    return CL_SUCCESS;
+}
+
+clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struct clinfer_fault *fault)
+{
     cl_uint record[CLF_FAULT_WORDS] = { 0 };
     *fault = (struct clinfer_fault){ CLINFER_FAULT_NONE, NULL, 0, 0 };
     if (!queue)
@@ -27,7 +43,7 @@ clinfer_status clinfer_ctx_fault(clinfer_ctx *ctx, cl_command_queue queue, struc
     if (!err)
         err = clEnqueueReadBuffer(queue, ctx->fault, CL_TRUE, 0, sizeof record, record, 0, NULL, NULL);
     if (!err && record[RECORD_CODE])
-        err = clEnqueueWriteBuffer(queue, ctx->fault, CL_TRUE, 0, sizeof zero, zero, 0, NULL, NULL);
+        err = clear(ctx, queue);
     pthread_mutex_unlock(&ctx->fault_lock);
     if (err) {
         char text[128];

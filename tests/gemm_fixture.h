@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "calls_fixture.h"
+#include "skip.h"
 
 static clinfer_ctx *ctx;
 static char error[512];
@@ -26,13 +27,6 @@ static inline clinfer_status try_open(struct clinfer_ctx_params params, clinfer_
     return clinfer_ctx_create(&ctx, &params);
 }
 
-// Criterion says why a test is skipped only where it is asked to say much.
-#define SKIP(why)                                                                                            \
-    do {                                                                                                     \
-        (void) fprintf(stderr, "[SKIP] gemm: %s\n", why);                                                    \
-        cr_skip_test("%s", why);                                                                             \
-    } while (0)
-
 // CLINFER_TEST_CLBLAST: whether the build has CLBlast, and so the machine.
 #define OPEN_CLBLAST_OR_SKIP(...)                                                                            \
     do {                                                                                                     \
@@ -40,7 +34,7 @@ static inline clinfer_status try_open(struct clinfer_ctx_params params, clinfer_
             try_open((struct clinfer_ctx_params){ __VA_ARGS__ }, CLINFER_GEMM_CLBLAST);                      \
         const char *built_ = getenv("CLINFER_TEST_CLBLAST");                                                 \
         if (st_ == CLINFER_ERR_UNSUPPORTED && !(built_ && *built_ == '1'))                                   \
-            SKIP(error);                                                                                     \
+            SKIP("gemm", "%s", error);                                                                       \
         cr_assert_eq(st_, CLINFER_OK, "%s", error);                                                          \
     } while (0)
 

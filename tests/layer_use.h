@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "layer_fail.h"
+#include "skip.h"
 
 #define LAYER_VARIABLE "CLINFER_TEST_LAYER"
 
@@ -29,7 +30,7 @@ static inline const struct layer_control *layer_load(const char **why)
         const char *why_;                                                                                    \
         layer = layer_load(&why_);                                                                           \
         if (why_)                                                                                            \
-            cr_skip_test("%s", why_);                                                                        \
+            SKIP("layer", "%s", why_);                                                                       \
     } while (0)
 
 #endif

@@ -15,24 +15,27 @@ clinfer, source = sys.argv[1:3]
 # Small files that between them launch every kernel, with and without scales. `--device oclgrind` finds no other device.
 CASES = ["rope_split_partial_f16", "rope_fp8_scaled_partial", "norm_fp8_scaled_cache", "norm_short_gamma", "mla_store_scaled",
          "mla_store_saturates", "mla_decode_scaled_cache", "mla_decode_bf16_weights", "store_kv_scaled",
-         "silu_mul_bf16", "rms_norm_residual", "merge_states_bf16"]
+         "silu_mul_bf16", "rms_norm_residual", "merge_states_bf16", "attention_fp8_cache", "matmul_fp8", "mla_prefill_fp8_weights"]
+# Around CLBlast's product, and its own kernels: plain weights and fp8 ones.
+CLBLAST_CASES = [("mla_decode_bf16_weights", "row"), ("mla_decode_scaled_cache", "group")]
 
 
-def run(case, kernel_set, kernels, folder):
+def run(case, kernel_set, kernels, folder, gemm="own"):
     """(the command's output, or None where it failed; the simulator's log)"""
-    log = os.path.join(folder, f"{case}.{kernel_set}.log")
+    log = os.path.join(folder, f"{case}.{kernel_set}.{gemm}.log")
     p = subprocess.run(["oclgrind", "--log", log, "--data-races", clinfer, "run", f"{source}/tests/data/{case}.safetensors",
-                        "--set", kernel_set, "--device", "oclgrind"], capture_output=True, text=True, errors="replace", timeout=120,
+                        "--set", kernel_set, "--gemm", gemm, "--device", "oclgrind"],
+                       capture_output=True, text=True, errors="replace", timeout=120,
                        env={**os.environ, "CLINFER_CACHE_DIR": "", "CLINFER_CL_DIR": kernels})
     text = open(log, errors="replace").read() if os.path.exists(log) else "no log"
     return (p.stdout if p.returncode == 0 else None), text + (p.stderr if p.returncode else "")
 
 
 def check(job):
-    case, kernel_set, folder = job
-    output, log = run(case, kernel_set, f"{source}/cl", folder)
+    case, kernel_set, gemm, folder = job
+    output, log = run(case, kernel_set, f"{source}/cl", folder, gemm)
     good = output is not None and " ok" in output and not log
-    return good, f"FAILED {case} --set {kernel_set}: {log[:1500] or output}"
+    return good, f"FAILED {case} --set {kernel_set} --gemm {gemm}: {log[:1500] or output}"
 
 
 def reads_outside(folder):
@@ -51,8 +54,13 @@ def reads_outside(folder):
 if not shutil.which("oclgrind"):
     print("SKIPPED: no oclgrind here")
     sys.exit(77)
+clblast = os.environ.get("CLINFER_TEST_CLBLAST") == "1"  # whether the build has it, and so the machine
+if not clblast:
+    print("[SKIP] the kernels around CLBlast: this build has none")
 with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-    results = list(pool.map(check, [(case, kernel_set, folder) for kernel_set in ["row", "group"] for case in CASES]))
+    jobs = [(case, kernel_set, "own", folder) for kernel_set in ["row", "group"] for case in CASES]
+    jobs += [(case, kernel_set, "clblast", folder) for case, kernel_set in CLBLAST_CASES if clblast]
+    results = list(pool.map(check, jobs))
     results.append(reads_outside(folder))
 for good, text in results:
     if not good:

@@ -2,6 +2,7 @@
 // Pages, or rows of tokens where an op works on no cache, so far apart that their offsets pass 32 bits.
 // Drivers commit memory as it is touched, so the buffer costs little.
 #include "optest.h"
+#include "skip.h"
 
 #include <criterion/criterion.h>
 
@@ -115,8 +116,8 @@ static void check_at(struct ot_call *c, const struct ot_device *d, size_t bytes)
     struct clinfer_device_info info;
     clinfer_ctx_device_info(d->ctx, &info);
     if (info.max_alloc < bytes)
-        cr_skip_test("the device allocates at most %llu bytes at once, %zu are needed",
-                     (unsigned long long) info.max_alloc, bytes);
+        SKIP("far offsets", "the device allocates at most %llu bytes at once, %zu are needed",
+             (unsigned long long) info.max_alloc, bytes);
     ot_check(c, d);
 }
 

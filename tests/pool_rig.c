@@ -36,7 +36,7 @@ cl_int pool_poison(clinfer_kv_pool *pool, cl_command_queue queue, int byte)
         err = clEnqueueWriteBuffer(queue, mem, CL_TRUE, 0, size, bytes, 0, NULL, NULL);
         free(bytes);
     }
-    return err;
+    return err ? err : clFinish(queue);
 }
 
 clinfer_status pool_rig_make(struct pool_rig *p, clinfer_kv_pool *pool, const char *op,
@@ -137,7 +137,8 @@ static cl_int get(struct pool_rig *p, cl_command_queue queue, cl_mem mem, size_t
 
 cl_int pool_rig_put_rows(struct pool_rig *p, cl_command_queue queue)
 {
-    return each_row(p, queue, put, NULL);
+    const cl_int err = each_row(p, queue, put, NULL);
+    return err ? err : clFinish(queue); // a blocking write returns before other queues see it
 }
 
 cl_int pool_rig_get_rows(struct pool_rig *p, cl_command_queue queue)

@@ -32,7 +32,7 @@ cl_int rig_upload(struct rig *r, cl_command_queue queue)
     for (int i = 0; !err && i < r->num_buffers; i++)
         err = clEnqueueWriteBuffer(queue, r->buffer[i].mem, CL_TRUE, 0, r->buffer[i].size,
                                    r->buffer[i].initial, 0, NULL, NULL);
-    return err;
+    return err ? err : clFinish(queue); // a blocking write returns before other queues see it
 }
 
 cl_int rig_download(struct rig *r, cl_command_queue queue)

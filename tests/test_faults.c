@@ -317,3 +317,29 @@ Test(faults, read_through_a_queue, .init = open_ctx, .fini = close_ctx)
     for (int code = CLINFER_FAULT_NONE; code <= CLINFER_FAULT_POSITION + 1; code++)
         cr_assert(clinfer_fault_str((clinfer_fault_code) code)[0]);
 }
+
+// Read through one queue, the record is free for what another one runs next.
+Test(faults, cleared_for_all_queues, .init = open_ctx, .fini = close_ctx)
+{
+    cl_command_queue queues[2];
+    cl_int err;
+    struct rig r;
+    rig_make(&r, "rms_norm_kv_cache", NULL);
+    rig_u32(&r, "lookup_table")[1] = 99;
+    cr_assert_eq(rig_open(&r, clinfer_ctx_cl_context(ctx)), CL_SUCCESS);
+    cr_assert_eq(rig_upload(&r, clinfer_ctx_queue(ctx)), CL_SUCCESS);
+    for (int i = 0; i < 2; i++) {
+        queues[i] = clCreateCommandQueue(clinfer_ctx_cl_context(ctx), clinfer_ctx_device(ctx), 0, &err);
+        cr_assert_eq(err, CL_SUCCESS);
+    }
+    for (int i = 0; i < 100; i++) {
+        struct clinfer_fault fault;
+        r.params.norm.queue = queues[i % 2];
+        cr_assert_eq(r.op->run(ctx, &r.params, 0, NULL, NULL), CLINFER_OK);
+        cr_assert_eq(clinfer_ctx_fault(ctx, queues[i % 2], &fault), CLINFER_OK);
+        cr_assert_eq(fault.code, CLINFER_FAULT_PAGE, "fault %d", i);
+    }
+    rig_free(&r);
+    for (int i = 0; i < 2; i++)
+        clReleaseCommandQueue(queues[i]);
+}

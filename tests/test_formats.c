@@ -2,6 +2,7 @@
 // The storage formats and the division of cl/lib, on the device, against tables made here in double. The
 // kernels include the files that CLINFER_CL_SRC (cl) holds.
 #include "optest_kernels.h"
+#include "skip.h"
 
 #include <criterion/criterion.h>
 
@@ -307,7 +308,7 @@ Test(formats, divide_of_the_device)
     clinfer_ctx_device_info(d.ctx, &info);
     ot_close(&d);
     if ((info.caps & exact) != exact)
-        cr_skip_test("the device promises no correctly rounded division");
+        SKIP("formats", "the device promises no correctly rounded division");
     check_divide(1);
 }
 Test(formats, divide_in_integers)

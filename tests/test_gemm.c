@@ -135,7 +135,7 @@ Test(gemm, group_set)
     const char *dir = getenv("CLINFER_CL_SRC");
     (void) snprintf(path, sizeof path, "%s/group/mla_decode_branch.cl", dir ? dir : "cl");
     if (access(path, R_OK))
-        SKIP("the group set has no mla_decode_branch");
+        SKIP("gemm", "the group set has no mla_decode_branch");
     OPEN_CLBLAST_OR_SKIP(0);
     clinfer_ctx_destroy(&ctx);
     const struct clinfer_ctx_params group = { .kernel_set = CLINFER_SET_GROUP };

@@ -99,7 +99,9 @@ static bool run_once(struct world *w)
     cl_event before = NULL, event = NULL;
     cl_command_queue queue = clinfer_ctx_queue(w->ctx);
     for (int tries = 0;; tries++) {
-        CHECK(!rig_upload(&w->r, queue) && !clEnqueueMarkerWithWaitList(queue, 0, NULL, &before),
+        // A call that failed may have left launches in the queue, which out of order would meet the upload.
+        CHECK(!clFinish(queue) && !rig_upload(&w->r, queue) &&
+                  !clEnqueueMarkerWithWaitList(queue, 0, NULL, &before),
               "no upload");
         const bool done = !LIBRARY(w->r.op->run(w->ctx, &w->r.params, 1, &before, &event));
         clReleaseEvent(before);

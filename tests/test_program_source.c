@@ -51,13 +51,12 @@ static size_t note_key(void *priv, const char *key, void **entry)
     return 0;
 }
 
-static void add_key(struct keys *k, unsigned disable_caps, const char *cl_dir)
+// Of the op in a context of these params.
+static void add_key(struct keys *k, struct clinfer_ctx_params params)
 {
     const int before = k->count;
     struct clinfer_ctx_stats stats;
-    const struct clinfer_ctx_params params = { .disable_caps = disable_caps,
-                                               .cl_dir = cl_dir,
-                                               .store = { .get = note_key, .priv = k } };
+    params.store = (clinfer_program_store){ .get = note_key, .priv = k };
     cr_assert(run_in(&params, false, &stats));
     cr_assert_eq(k->count, before + 1);
 }
@@ -67,30 +66,36 @@ Test(program_source, keys)
     const struct layer_control *layer;
     struct keys k = { .count = 0 };
     LAYER_OR_SKIP(layer);
-    add_key(&k, 0, NULL);
-    add_key(&k, 0, NULL);
-    const char *dir = copy_kernels();
-    add_key(&k, 0, dir);
+    struct clinfer_ctx_params params = { .kernel_set = CLINFER_SET_ROW };
+    add_key(&k, params);
+    add_key(&k, params);
+    params.cl_dir = copy_kernels();
+    add_key(&k, params);
     for (int i = 1; i < 3; i++)
         cr_assert_str_eq(k.seen[i], k.seen[0], "the same text, whatever its place, is the same program");
     k.count = 1;
+    edit(params.cl_dir, "row/" OP ".cl", "// a comment\n", NULL);
+    add_key(&k, params);
+    edit(params.cl_dir, "lib/quant.clh", "// a comment in an include\n", NULL);
+    add_key(&k, params);
+    params.cl_dir = NULL;
     struct clinfer_device_info info;
     unsigned count;
     cr_assert_eq(clinfer_devices(&info, 1, &count, NULL, 0), CLINFER_OK);
-    if (info.caps & CLINFER_CAP_ROUNDED_DIVIDE)
-        add_key(&k, CLINFER_CAP_ROUNDED_DIVIDE, NULL); // another define, another option
-    cr_assert_gt(k.count, 1, "no capability changes a program here");
-    edit(dir, "row/" OP ".cl", "// a comment\n", NULL);
-    add_key(&k, 0, dir);
-    edit(dir, "lib/quant.clh", "// a comment in an include\n", NULL);
-    add_key(&k, 0, dir);
+    if (info.caps & CLINFER_CAP_ROUNDED_DIVIDE) { // a define and an option, where the device has it
+        params.disable_caps = CLINFER_CAP_ROUNDED_DIVIDE;
+        add_key(&k, params);
+        params.disable_caps = 0;
+    }
     layer->lie("driver");
-    add_key(&k, 0, NULL);
+    add_key(&k, params);
     layer->lie(NULL);
     setenv("CL_CONFIG_CPU_VECTORIZER_MODE", "4", 1);
-    add_key(&k, 0, NULL);
+    add_key(&k, params);
     setenv("CL_CONFIG_CPU_VECTORIZER_MODE", "8", 1);
-    add_key(&k, 0, NULL);
+    add_key(&k, params);
+    params.kernel_set = CLINFER_SET_GROUP;
+    add_key(&k, params);
     for (int i = 0; i < k.count; i++)
         for (int j = 0; j < i; j++)
             cr_assert_str_neq(k.seen[i], k.seen[j], "%d and %d have one key", i, j);

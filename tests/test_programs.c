@@ -148,15 +148,6 @@ Test(programs, off_and_too_small)
     expect_run(&(struct clinfer_ctx_params){ 0 }, 1, 0, 0);
 }
 
-// The capabilities of the device that are defines of a program.
-static unsigned structural_caps(void)
-{
-    struct clinfer_device_info info;
-    unsigned count;
-    cr_assert_eq(clinfer_devices(&info, 1, &count, NULL, 0), CLINFER_OK);
-    return info.caps & CLINFER_CAP_ROUNDED_DIVIDE;
-}
-
 // A caller's store: one entry, and what it hands out in its place.
 struct store {
     char key[CLINFER_CACHE_KEY_SIZE], asked[CLINFER_CACHE_KEY_SIZE];
@@ -196,6 +187,7 @@ Test(programs, callers_store)
     struct store store = { .gets = 0 };
     LAYER_OR_SKIP(layer);
     const struct clinfer_ctx_params params = { .cache_dir = folder,
+                                               .kernel_set = CLINFER_SET_ROW,
                                                .store = { store_get, store_put, &store } };
     expect_run(&params, 1, 0, 1);
     cr_assert_eq(store.gets, 1);
@@ -218,8 +210,7 @@ Test(programs, callers_store)
     }
     // A whole entry, of another program: its key is not the one asked for.
     store.cut = store.flip = 0;
-    reader.disable_caps = structural_caps();
-    cr_assert_neq(reader.disable_caps, 0, "no capability changes a program here");
+    reader.kernel_set = CLINFER_SET_GROUP;
     layer->arm(NULL, 0, 0);
     expect_run(&reader, 1, 0, 0);
     cr_assert_str_neq(store.key, store.asked);
