@@ -165,6 +165,8 @@ unsigned char *ref_at(const clinfer_tensor *t, int64_t i, int64_t j, int64_t k)
         at += index[axis] * (t->stride[t->rank - 1] ? t->stride[axis] : dense);
         dense *= t->shape[axis];
     }
+    if (!t->mem) // it has no elements
+        return NULL;
     return (unsigned char *) t->mem + t->offset + (size_t) at * clinfer_dtype_size(t->dtype);
 }
 

@@ -61,8 +61,9 @@ static bool make_host_memory(struct engine *e, struct error *error)
     e->host_logits = malloc((size_t) (e->params.max_logits * p->vocab) * sizeof(float));
     e->seqs = malloc(rows * sizeof *e->seqs);
     e->new_tokens = malloc(rows * sizeof *e->new_tokens);
+    e->contexts = malloc(rows * sizeof *e->contexts);
     e->tokens = malloc(T * sizeof *e->tokens);
-    return (ok && e->host_logits && e->seqs && e->new_tokens && e->tokens) ||
+    return (ok && e->host_logits && e->seqs && e->new_tokens && e->contexts && e->tokens) ||
            fail(error, "out of memory for a step of %zu tokens", T);
 }
 
@@ -154,6 +155,7 @@ void engine_destroy(struct engine **engine)
     free(e->host_logits);
     free(e->seqs);
     free(e->new_tokens);
+    free(e->contexts);
     free(e->tokens);
     free(e);
     *engine = NULL;

@@ -45,31 +45,60 @@ static bool norm(struct engine *e, const struct step *s, clinfer_tensor gamma, b
     return engine_ok(e, clinfer_rms_norm(e->ctx, &params, 0, NULL, NULL), "rms_norm", error);
 }
 
+static clinfer_tensor queries(const struct engine *e, const struct step *s)
+{
+    const struct model_params *p = &e->model->params;
+    return heads_of(e->qkv, s->T, (p->heads + 2 * p->kv_heads) * p->head_size, 0, p->heads, p->head_size);
+}
+
+static struct clinfer_paged_attention_params attention_of(const struct engine *e, const struct step *s,
+                                                          int64_t l)
+{
+    const struct model_params *p = &e->model->params;
+    return (struct clinfer_paged_attention_params){
+        .q = queries(e, s),
+        .output = heads_of(e->attention, s->T, p->heads * p->head_size, 0, p->heads, p->head_size),
+        .kv = clinfer_kv_pool_layer(e->pool, l),
+        .batch = s->batch.tensors,
+        .scale = (float) p->scale,
+        .plan = s->plan,
+    };
+}
+
+// One schedule for all layers, from the lengths that the host knows.
+static bool plan_attention(struct engine *e, struct step *s, struct error *error)
+{
+    const struct clinfer_paged_attention_params call = attention_of(e, s, 0);
+    for (int i = 0; i < s->num_rows; i++) {
+        if (!engine_ok(e, clinfer_kv_seq_length(e->pool, s->rows[i].seq, &e->contexts[i]), "a sequence",
+                       error))
+            return false;
+        e->contexts[i] += s->rows[i].count;
+    }
+    const struct clinfer_attention_plan_params params = { .call = &call,
+                                                          .new_tokens = e->new_tokens,
+                                                          .max_context = e->contexts,
+                                                          .num_splits = e->params.deterministic ? 1 : 0 };
+    return engine_ok(e, clinfer_attention_plan_create(&s->plan, e->ctx, &params), "the plan of a step",
+                     error);
+}
+
 // K and V to their pages, q and the new keys turned, and the attention.
 static bool attention(struct engine *e, const struct step *s, int64_t l, struct error *error)
 {
     const struct model_params *p = &e->model->params;
     const int64_t T = s->T, H = p->heads, K = p->kv_heads, D = p->head_size, width = (H + 2 * K) * D;
-    const clinfer_kv_cache kv = clinfer_kv_pool_layer(e->pool, l);
-    const clinfer_tensor q = heads_of(e->qkv, T, width, 0, H, D);
+    const struct clinfer_paged_attention_params attend = attention_of(e, s, l);
     const struct clinfer_kv_store_params store = { .k = heads_of(e->qkv, T, width, H * D, K, D),
                                                    .v = heads_of(e->qkv, T, width, (H + K) * D, K, D),
-                                                   .kv = kv,
+                                                   .kv = attend.kv,
                                                    .batch = s->batch.tensors };
-    const struct clinfer_fused_qk_rope_params rope = { .q_proj = q,
+    const struct clinfer_fused_qk_rope_params rope = { .q_proj = attend.q,
                                                        .freqs_cis = e->freqs_cis,
-                                                       .output = q,
-                                                       .kv = kv,
+                                                       .output = attend.q,
+                                                       .kv = attend.kv,
                                                        .batch = s->batch.tensors,
                                                        .interleaved = 1 };
-    const struct clinfer_paged_attention_params attend = { .q = q,
-                                                           .output =
-                                                               heads_of(e->attention, T, H * D, 0, H, D),
-                                                           .kv = kv,
-                                                           .batch = s->batch.tensors,
-                                                           .scale = (float) p->scale,
-                                                           .max_context = s->batch.max_context,
-                                                           .num_splits = e->params.deterministic ? 1 : 0 };
     return multiply(e, &e->layers[l].qkv, rows_of(e->normed, T, p->width), rows_of(e->qkv, T, width),
                     error) &&
            engine_ok(e, clinfer_kv_store(e->ctx, &store, 0, NULL, NULL), "kv_store", error) &&
@@ -198,21 +227,28 @@ static bool pick_rows(struct engine *e, const struct step *s, clinfer_tensor *pi
     return true;
 }
 
-bool engine_forward(struct engine *e, const struct step *s, struct error *error)
+static bool run_layers(struct engine *e, const struct step *s, struct error *error)
 {
-    const struct model_params *p = &e->model->params;
-    for (int64_t l = 0; l < p->layers; l++) {
+    const int64_t width = e->model->params.width, heads = e->heads * e->value;
+    for (int64_t l = 0; l < e->model->params.layers; l++) {
         const struct layer *layer = &e->layers[l];
-        const int64_t heads = e->heads * e->value;
         if (!norm(e, s, layer->attn_norm, l > 0, error) ||
             !(e->mla ? latent_attention(e, s, l, error) : attention(e, s, l, error)) ||
             !multiply(e, &layer->attn_output, rows_of(e->attention, s->T, heads),
-                      rows_of(e->delta, s->T, p->width), error) ||
+                      rows_of(e->delta, s->T, width), error) ||
             !norm(e, s, layer->ffn_norm, true, error) || !feed_forward(e, s, layer, error))
             return false;
     }
+    return true;
+}
+
+bool engine_forward(struct engine *e, struct step *s, struct error *error)
+{
     clinfer_tensor picked;
-    return s->num_logits == 0 ||
-           (norm(e, s, e->output_norm, true, error) && pick_rows(e, s, &picked, error) &&
-            multiply(e, &e->output, picked, rows_of(e->logits, s->num_logits, p->vocab), error));
+    const bool ok = (e->mla || plan_attention(e, s, error)) && run_layers(e, s, error);
+    clinfer_attention_plan_destroy(&s->plan);
+    return ok && (s->num_logits == 0 ||
+                  (norm(e, s, e->output_norm, true, error) && pick_rows(e, s, &picked, error) &&
+                   multiply(e, &e->output, picked, rows_of(e->logits, s->num_logits, e->model->params.vocab),
+                            error)));
 }

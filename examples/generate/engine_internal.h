@@ -50,7 +50,7 @@ struct engine {
     float *host_logits;
     // Of a step, by row or by token.
     clinfer_kv_seq *seqs;
-    int64_t *new_tokens;
+    int64_t *new_tokens, *contexts;
     uint32_t *tokens;
 };
 
@@ -60,6 +60,7 @@ struct step {
     int num_rows;
     int64_t T, num_logits;
     struct clinfer_kv_batch_info batch;
+    clinfer_attention_plan *plan; // while its layers are enqueued; not with MLA
 };
 
 // False where the status is an error; the text says what was tried.
@@ -68,6 +69,6 @@ bool engine_ok(struct engine *e, int status, const char *what, struct error *err
 bool engine_buffer(struct engine *e, size_t bytes, const void *from, cl_mem *mem, struct error *error);
 
 bool engine_load_weights(struct engine *e, struct error *error);
-bool engine_forward(struct engine *e, const struct step *step, struct error *error);
+bool engine_forward(struct engine *e, struct step *step, struct error *error);
 
 #endif

@@ -55,7 +55,9 @@ static bool upload(struct engine *e, const struct gguf_tensor *t, enum weights_t
                                             [WEIGHTS_BF16] = CLINFER_BF16,
                                             [WEIGHTS_Q8_0] = CLINFER_I8,
                                             [WEIGHTS_F8_E4M3] = CLINFER_F8_E4M3 };
-    const size_t bytes = weights_code_bytes(t, type), scale_bytes = weights_scale_bytes(t, type);
+    const bool empty = t->rows == 0 || t->columns == 0; // as w_uk is where a key is all rope
+    const size_t bytes = empty ? 0 : weights_code_bytes(t, type),
+                 scale_bytes = empty ? 0 : weights_scale_bytes(t, type);
     void *codes = malloc(bytes ? bytes : 1), *scales = malloc(scale_bytes ? scale_bytes : 1);
     cl_mem w = NULL, w_scale = NULL;
     bool ok = (codes && scales) || fail(error, "out of memory for %zu bytes of %s", bytes, t->name);

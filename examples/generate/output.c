@@ -79,7 +79,8 @@ static void print_text(struct output *o, const struct session *s, const struct j
         progress_clear(o);
     if ((size > 0 || done) && o->printed == 0)
         (void) fwrite(job->prompt.text, 1, job->prompt.size, stdout);
-    (void) fwrite(job->text + o->printed, 1, size - o->printed, stdout);
+    if (size > o->printed)
+        (void) fwrite(job->text + o->printed, 1, size - o->printed, stdout);
     if (done)
         fputs(o->job + 1 < s->num_jobs ? "\n\n" : "\n", stdout);
     o->printed = size;
