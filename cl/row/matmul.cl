@@ -103,11 +103,6 @@ APART float16 end_of_row(const struct weights *m, uint row, uint k, int n, const
     return load_run_weights(m, row, k, n, scales);
 }
 
-APART float16 end_of_x(__global const ELEM(X_T) *x, int n)
-{
-    return FORMAT(X_T, load)(x, n);
-}
-
 INLINE void load_end_of_rows(const struct part *p, uint row, uint k, int n, float scales[ROW_TILE][RUN_SCALES + 1],
                              float16 w[ROW_TILE])
 {
@@ -116,22 +111,29 @@ INLINE void load_end_of_rows(const struct part *p, uint row, uint k, int n, floa
         w[j] = end_of_row(&p->weights, ROW_AT(j), k, n, scales[j]);
 }
 
-INLINE void add_end_of_columns(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
-{
-#pragma unroll
-    for (int i = 0; i < TOKEN_TILE; i++) {
-        const float16 x = end_of_x(X_AT(i), n);
-#pragma unroll
-        for (int j = 0; j < ROW_TILE; j++)
-            sum[i * ROW_TILE + j] = fma(x, w[j], sum[i * ROW_TILE + j]);
-    }
-}
-
 INLINE void copy_tile(const float16 from[TILE], float16 to[TILE])
 {
 #pragma unroll
     for (int i = 0; i < TILE; i++)
         to[i] = from[i];
+}
+
+APART void add_end(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
+{
+    for (int i = 0; i < TOKEN_TILE; i++) {
+        const float16 x = FORMAT(X_T, load)(X_AT(i), n);
+        for (int j = 0; j < ROW_TILE; j++)
+            sum[i * ROW_TILE + j] = fma(x, w[j], sum[i * ROW_TILE + j]);
+    }
+}
+
+// On a copy: a tile whose address is taken would be kept out of registers everywhere.
+INLINE void add_end_of_columns(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
+{
+    float16 copy[TILE];
+    copy_tile(sum, copy);
+    add_end(p, t, k, n, w, copy);
+    copy_tile(copy, sum);
 }
 
 INLINE void clear_tile(float16 sum[TILE])
@@ -145,8 +147,9 @@ INLINE void clear_tile(float16 sum[TILE])
 #define STEP_COLUMNS(p, k) min((uint) STEP, (p)->columns - (k))
 
 // A step of ROW_TILE rows in f32.
-APART void decode_rows(const struct part *p, uint row, uint k0, float16 w[STEP / 16][ROW_TILE])
+APART void decode_rows(const struct part *whole, uint row, uint k0, float16 w[STEP / 16][ROW_TILE])
 {
+    const struct part copy = *whole, *const p = &copy; // which no store to w can change
     float scales[ROW_TILE][RUN_SCALES + 1];
     const uint stop = k0 + STEP_COLUMNS(p, k0);
     uint k = k0;
