@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 clinfer, source = sys.argv[1:3]
 # Small files that between them launch every kernel, with and without scales. `--device oclgrind` finds no other device.
 CASES = ["rope_split_partial_f16", "rope_fp8_scaled_partial", "norm_fp8_scaled_cache", "norm_short_gamma", "mla_store_scaled",
-         "mla_store_saturates", "mla_decode_scaled_cache", "mla_decode_bf16_weights", "store_kv_scaled"]
+         "mla_store_saturates", "mla_decode_scaled_cache", "mla_decode_bf16_weights", "store_kv_scaled", "matmul_bf16", "matmul_batched_fp8"]
 
 
 def run(case, kernel_set, kernels, folder):
