@@ -15,7 +15,8 @@ clinfer, source = sys.argv[1:3]
 # Small files that between them launch every kernel, with and without scales. `--device oclgrind` finds no other device.
 CASES = ["rope_split_partial_f16", "rope_fp8_scaled_partial", "norm_fp8_scaled_cache", "norm_short_gamma", "mla_store_scaled",
          "mla_store_saturates", "mla_decode_scaled_cache", "mla_decode_bf16_weights", "store_kv_scaled",
-         "silu_mul_bf16", "rms_norm_residual", "merge_states_bf16", "attention_fp8_cache", "matmul_fp8", "mla_prefill_fp8_weights"]
+         "silu_mul_bf16", "rms_norm_residual", "merge_states_bf16", "attention_fp8_cache",
+         "matmul_bf16", "matmul_batched_fp8"]
 # Around CLBlast's product, and its own kernels: plain weights and fp8 ones.
 CLBLAST_CASES = [("mla_decode_bf16_weights", "row"), ("mla_decode_scaled_cache", "group")]
 

@@ -22,10 +22,10 @@ Test(matmul, no_tokens)
 }
 
 // What is no number, or infinite, reaches the outputs of its row or token, and no other.
-static void check_nonfinite(clinfer_dtype w, int64_t tokens, const char *where, double value)
+static void check_nonfinite(const struct ot_device *d, clinfer_dtype w, int64_t tokens, const char *where,
+                            double value)
 {
     const struct mm_shape s = { tokens, 0, 20, 75, CLINFER_F32, w, CLINFER_F32, 1, 25, 0 };
-    struct ot_device d = ot_open(0);
     struct ot_call c;
     mm_begin(&c, &s, "matmul nonfinite");
     const int64_t row = 13, token = tokens - 1, last = mm_params(&c)->w_scale.rank ? 2 : 74;
@@ -33,7 +33,7 @@ static void check_nonfinite(clinfer_dtype w, int64_t tokens, const char *where, 
         ot_set(&c, "x", token, 74, 0, value);
     else
         ot_set(&c, where, row, !strcmp(where, "w") ? 74 : !strcmp(where, "bias") ? 0 : last, 0, value);
-    ot_check(&c, &d);
+    ot_check(&c, d);
     for (int64_t t = 0; t < tokens; t++)
         for (int64_t n = 0; n < s.rows; n++) {
             const bool hit =
@@ -43,24 +43,25 @@ static void check_nonfinite(clinfer_dtype w, int64_t tokens, const char *where, 
                          (int) n, got);
         }
     ot_free(&c);
-    ot_close(&d);
 }
 
 Test(matmul, nonfinite)
 {
+    struct ot_device d = ot_open(0);
     for (int64_t tokens = 1; tokens <= 6; tokens += 5) { // with tiles that decode weights at once, and before
-        check_nonfinite(CLINFER_F32, tokens, "x", NAN);
-        check_nonfinite(CLINFER_F32, tokens, "x", INFINITY);
-        check_nonfinite(CLINFER_F32, tokens, "w", NAN);
-        check_nonfinite(CLINFER_F32, tokens, "w", -INFINITY);
-        check_nonfinite(CLINFER_F32, tokens, "bias", NAN);
-        check_nonfinite(CLINFER_F32, tokens, "bias", INFINITY);
-        check_nonfinite(CLINFER_F8_E4M3, tokens, "x", NAN);
-        check_nonfinite(CLINFER_F8_E4M3, tokens, "x", INFINITY); // saturates
-        check_nonfinite(CLINFER_F8_E4M3, tokens, "w", NAN);
-        check_nonfinite(CLINFER_F8_E4M3, tokens, "w_scale", NAN);
-        check_nonfinite(CLINFER_F8_E4M3, tokens, "w_scale", INFINITY);
+        check_nonfinite(&d, CLINFER_F32, tokens, "x", NAN);
+        check_nonfinite(&d, CLINFER_F32, tokens, "x", INFINITY);
+        check_nonfinite(&d, CLINFER_F32, tokens, "w", NAN);
+        check_nonfinite(&d, CLINFER_F32, tokens, "w", -INFINITY);
+        check_nonfinite(&d, CLINFER_F32, tokens, "bias", NAN);
+        check_nonfinite(&d, CLINFER_F32, tokens, "bias", INFINITY);
+        check_nonfinite(&d, CLINFER_F8_E4M3, tokens, "x", NAN);
+        check_nonfinite(&d, CLINFER_F8_E4M3, tokens, "x", INFINITY); // saturates
+        check_nonfinite(&d, CLINFER_F8_E4M3, tokens, "w", NAN);
+        check_nonfinite(&d, CLINFER_F8_E4M3, tokens, "w_scale", NAN);
+        check_nonfinite(&d, CLINFER_F8_E4M3, tokens, "w_scale", INFINITY);
     }
+    ot_close(&d);
 }
 
 // The extreme codes of Q8_0, and an infinite scale on the last, short block.

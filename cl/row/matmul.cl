@@ -9,7 +9,8 @@
 #error "matmul wants X_T, Y_T, ROUND_T, BIAS_T, STEP (columns decoded at a time, 0: where they are used) and the tiles"
 #endif
 
-// Of whole vectors, where loads have no branches; what a row ends with is left to functions of their own, for size.
+// Whole vectors, whose loads have no branches, are inlined; what a row ends with, and what is no inner loop, stays apart:
+// compilers take long over it.
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 
@@ -64,8 +65,11 @@ static inline void store_tile(const struct part *p, uint row, uint t, const floa
                                FORMAT(ROUND_T, round)(vload16(0, out + i * ROW_TILE) + bias) * p->alpha, n);
 }
 
-// Scales of a run of columns of ROW_TILE rows, and a vector of each; rows past the end repeat the last one.
+// Rows and tokens past the end repeat the last one.
 #define ROW_AT(j) min(row + j, p->rows - 1)
+#define X_AT(i) p->x + min(t + i, p->tokens - 1) * p->x_stride + k
+
+// Scales of a run of columns of ROW_TILE rows.
 static inline void load_scales(const struct part *p, uint row, uint k, uint end, float scales[ROW_TILE][RUN_SCALES + 1])
 {
 #pragma unroll
@@ -73,29 +77,38 @@ static inline void load_scales(const struct part *p, uint row, uint k, uint end,
         load_run_scales(&p->weights, ROW_AT(j), k, end, scales[j]);
 }
 
-INLINE void load_rows(const struct part *p, uint row, uint k, int n, float scales[ROW_TILE][RUN_SCALES + 1], float16 w[ROW_TILE])
+// A vector of each of ROW_TILE rows.
+INLINE void load_rows(const struct part *p, uint row, uint k, float scales[ROW_TILE][RUN_SCALES + 1], float16 w[ROW_TILE])
 {
 #pragma unroll
     for (int j = 0; j < ROW_TILE; j++)
-        w[j] = load_run_weights(&p->weights, ROW_AT(j), k, n, scales[j]);
+        w[j] = load_run_weights(&p->weights, ROW_AT(j), k, 16, scales[j]);
 }
 
-// One step of a tile of outputs, [token][row]: n columns from k on. Tokens past the end repeat the last one.
-INLINE void add_columns(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
+// One step of a tile of outputs, [token][row]: a vector of columns.
+INLINE void add_columns(const struct part *p, uint t, uint k, const float16 w[ROW_TILE], float16 sum[TILE])
 {
 #pragma unroll
     for (int i = 0; i < TOKEN_TILE; i++) {
-        const float16 x = FORMAT(X_T, load)(p->x + min(t + i, p->tokens - 1) * p->x_stride + k, n);
+        const float16 x = FORMAT(X_T, load)(X_AT(i), 16);
 #pragma unroll
         for (int j = 0; j < ROW_TILE; j++)
             sum[i * ROW_TILE + j] = fma(x, w[j], sum[i * ROW_TILE + j]);
     }
 }
 
-APART void load_end_of_rows(const struct part *p, uint row, uint k, int n, float scales[ROW_TILE][RUN_SCALES + 1],
-                            float16 w[ROW_TILE])
+// The same of the n < 16 columns that a row, or a run, ends with.
+APART float16 end_of_row(const struct weights *m, uint row, uint k, int n, const float *scales)
 {
-    load_rows(p, row, k, n, scales, w);
+    return load_run_weights(m, row, k, n, scales);
+}
+
+INLINE void load_end_of_rows(const struct part *p, uint row, uint k, int n, float scales[ROW_TILE][RUN_SCALES + 1],
+                             float16 w[ROW_TILE])
+{
+#pragma unroll
+    for (int j = 0; j < ROW_TILE; j++)
+        w[j] = end_of_row(&p->weights, ROW_AT(j), k, n, scales[j]);
 }
 
 INLINE void copy_tile(const float16 from[TILE], float16 to[TILE])
@@ -105,17 +118,21 @@ INLINE void copy_tile(const float16 from[TILE], float16 to[TILE])
         to[i] = from[i];
 }
 
-APART void add_to_memory(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
+APART void add_end(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
 {
-    add_columns(p, t, k, n, w, sum);
+    for (int i = 0; i < TOKEN_TILE; i++) {
+        const float16 x = FORMAT(X_T, load)(X_AT(i), n);
+        for (int j = 0; j < ROW_TILE; j++)
+            sum[i * ROW_TILE + j] = fma(x, w[j], sum[i * ROW_TILE + j]);
+    }
 }
 
-// By a copy: an address of its own would keep the tile out of registers everywhere.
+// On a copy: a tile whose address is taken would be kept out of registers everywhere.
 INLINE void add_end_of_columns(const struct part *p, uint t, uint k, int n, const float16 w[ROW_TILE], float16 sum[TILE])
 {
     float16 copy[TILE];
     copy_tile(sum, copy);
-    add_to_memory(p, t, k, n, w, copy);
+    add_end(p, t, k, n, w, copy);
     copy_tile(copy, sum);
 }
 
@@ -130,8 +147,9 @@ INLINE void clear_tile(float16 sum[TILE])
 #define STEP_COLUMNS(p, k) min((uint) STEP, (p)->columns - (k))
 
 // A step of ROW_TILE rows in f32.
-static inline void decode_rows(const struct part *p, uint row, uint k0, float16 w[STEP / 16][ROW_TILE])
+APART void decode_rows(const struct part *whole, uint row, uint k0, float16 w[STEP / 16][ROW_TILE])
 {
+    const struct part copy = *whole, *const p = &copy; // which no store to w can change
     float scales[ROW_TILE][RUN_SCALES + 1];
     const uint stop = k0 + STEP_COLUMNS(p, k0);
     uint k = k0;
@@ -139,7 +157,7 @@ static inline void decode_rows(const struct part *p, uint row, uint k0, float16 
         const uint end = RUN_END(k, stop);
         load_scales(p, row, k, end, scales);
         for (; k + 16 <= end; k += 16)
-            load_rows(p, row, k, 16, scales, w[(k - k0) / 16]);
+            load_rows(p, row, k, scales, w[(k - k0) / 16]);
         if (k < end) {
             load_end_of_rows(p, row, k, end - k, scales, w[(k - k0) / 16]);
             k = end;
@@ -152,7 +170,7 @@ static inline void add_step(const struct part *p, uint t, uint k0, float16 w[STE
     const uint n = STEP_COLUMNS(p, k0);
     uint k = 0;
     for (; k + 16 <= n; k += 16)
-        add_columns(p, t, k0 + k, 16, w[k / 16], sum);
+        add_columns(p, t, k0 + k, w[k / 16], sum);
     if (k < n)
         add_end_of_columns(p, t, k0 + k, n - k, w[k / 16], sum);
 }
@@ -188,8 +206,8 @@ static inline void take_rows(const struct part *p, uint row, uint t)
         const uint end = RUN_END(k, p->columns);
         load_scales(p, row, k, end, scales);
         for (; k + 16 <= end; k += 16) {
-            load_rows(p, row, k, 16, scales, w);
-            add_columns(p, t, k, 16, w, sum);
+            load_rows(p, row, k, scales, w);
+            add_columns(p, t, k, w, sum);
         }
         if (k < end) {
             load_end_of_rows(p, row, k, end - k, scales, w);
