@@ -41,8 +41,7 @@ void clf_push_paged(struct clf_launch *l, const struct clf_plan *plan, const voi
 // The same for V in K's place: the op's own view of it, or plane 1 of the cache.
 void clf_define_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 void clf_push_paged_v(struct clf_launch *l, const struct clf_plan *plan, const void *params);
-// V beside K in one kernel: the defines VALUE_T, VALUE_SIZE, VALUE_GROUP, and VALUE_ARGS of
-// cl/lib/paged_values.clh.
+// V beside K in one kernel: the defines and VALUE_ARGS of cl/lib/paged_values.clh.
 void clf_define_values(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 void clf_push_values(struct clf_launch *l, const struct clf_plan *plan, const void *params);
 // Elements from the K plane to the V plane: of the blocks, then of the scales.

@@ -81,8 +81,8 @@ Test(paged_attention, extreme_scores)
     ot_close(&d);
 }
 
-// A window of 40 keys over 100 cached and 2 new ones: positions 61 to 100, and 62 to 101. NaN and infinity in
-// K and in V reach the queries that see them, and no other.
+// A window of 40 keys over 100 cached and 3 new ones, of one tile: positions 61 to 100, 62 to 101, and 63 to
+// 102. NaN and infinity in K and in V reach the queries that see them, and no other.
 Test(paged_attention, odd_values)
 {
     static const struct {
@@ -96,7 +96,7 @@ Test(paged_attention, odd_values)
         struct attention_shape s = attention_plain;
         s.mask = CLINFER_MASK_SLIDING_WINDOW_CAUSAL;
         s.window = 40;
-        const struct ot_batch b = ot_one_request(100, 2, 8);
+        const struct ot_batch b = ot_one_request(100, 3, 8);
         struct ot_call c = attention_prepared(&s, &b, "attention nan");
         ref_store(ot_plane_row(&c, n % 3 ? OT_V : OT_K, OT_INITIAL, 0, keys[i].pos, 0), CLINFER_F32, 3,
                   n % 3 == 2 ? HUGE_VAL : NAN);

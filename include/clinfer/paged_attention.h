@@ -17,7 +17,8 @@ CLINFER_API_BEGIN
 //
 // over the keys k that the mask lets through, of those cached and new. T tokens, H query heads, K KV heads
 // (H % K == 0), D the head size of q and K, Dv that of V. Sums are f32; output is rounded once. A query that
-// sees no key gives output 0, and lse = the sink, or -inf without sinks.
+// sees no key gives output 0, and lse = the sink, or -inf without sinks. What a query does not see does not
+// reach it, NaN and infinities included.
 typedef struct clinfer_attention_plan clinfer_attention_plan;
 
 struct clinfer_paged_attention_params {
@@ -37,9 +38,9 @@ struct clinfer_paged_attention_params {
     int64_t local_window_size; // W >= 1 for the masks that name it, else ignored
     clinfer_score_mod score_mod;
     int64_t max_context; // keys of the longest request, for the schedule only; 0: columns * S
-    // Splits of a request's keys, merged afterwards; 0: chosen from device and shapes. A fixed number gives
-    // the same bits for a request in any batch, at the price of launches that are too few for a small batch
-    // or merges that a large one does not need.
+    // Splits of a request's keys, at most 65535, merged afterwards; 0: chosen from device and shapes. A fixed
+    // number gives the same bits for a request in any batch, with or without a plan, and 1 also for a prompt
+    // whole or in steps: in launches too few for a small batch, or with merges that a large one does not need.
     int num_splits;
     // A schedule from clinfer_attention_plan_create(), for calls of the same shapes and types; NULL: made by
     // the call, from shapes alone. With a plan max_context and num_splits are ignored.
@@ -71,19 +72,23 @@ CLINFER_API clinfer_status clinfer_paged_attention_workspace(
     clinfer_ctx *ctx, const struct clinfer_paged_attention_params *params, size_t *bytes);
 
 // A plan is a schedule for one step, which all layers share: work is cut where the host knows the lengths to
-// be uneven. It takes bounds from the host; kernels read the true lengths.
+// be uneven. It takes bounds from the host; kernels read the true lengths, so it serves further steps of the
+// same new tokens for as long as no request outgrows its bound.
 struct clinfer_attention_plan_params {
     // A call like those to come: shapes, types, mask, queue. Buffers may be NULL.
     const struct clinfer_paged_attention_params *call;
-    const int64_t *new_tokens;  // [B], of each request, exactly
-    const int64_t *max_context; // [B], at least its keys, new ones included: a longer one is a device fault
+    const int64_t *new_tokens; // [B], of each request, exactly: other offsets are a device fault (OFFSETS)
+    // [B], at least a request's keys, new ones included: a longer one is a device fault (LENGTH), and nothing
+    // is written for its tokens.
+    const int64_t *max_context;
     int num_splits;             // of each request; 0: chosen from device and lengths
 };
 #define clinfer_attention_plan_params(...) (&(struct clinfer_attention_plan_params){ __VA_ARGS__ })
 
-// Uploads the schedule on the call's queue and does not block. A call whose shapes, types or mask differ from
-// the plan's is refused: ERR_ARGUMENT. Errors: those of the call. On error *plan is NULL. Threads: a plan is
-// read by any number of calls; destroy comes after the last was enqueued.
+// Copies the schedule to a buffer of the plan's own; nothing is enqueued. A call whose T, B, H, K, D, Dv,
+// types, scale groups, mask, window or score_mod differ from the plan's, or of another context, is refused:
+// ERR_ARGUMENT. Errors: those of the call, and ERR_ARGUMENT for lengths that do not fit it. On error *plan is
+// NULL. Threads: a plan is read by any number of calls; destroy comes after the last was enqueued.
 CLINFER_API clinfer_status clinfer_attention_plan_create(clinfer_attention_plan **plan, clinfer_ctx *ctx,
                                                          const struct clinfer_attention_plan_params *params);
 // Frees, sets *plan to NULL; enqueued work keeps what it needs. *plan may be NULL.
