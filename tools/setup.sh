@@ -80,9 +80,8 @@ need_intel() {
     rm -f "$log"
 }
 
-# need_build DIR OPTIONS...: configures where the options are new, then compiles what changed. Without options any
-# configured folder will do.
-need_build() {
+# need_configured DIR OPTIONS...: configures where the options are new. Without options any configured folder will do.
+need_configured() {
     dir=$1
     shift
     again=
@@ -95,6 +94,11 @@ need_build() {
         rm -f "$dir.log"
         echo "$*" >"$dir/options"
     fi
+}
+
+# need_build DIR OPTIONS...: that, then compiles what changed.
+need_build() {
+    need_configured "$@"
     say "building $dir"
     ninja -C "$dir" >"$dir/build.log" 2>&1 || { cat "$dir/build.log"; exit 1; }
 }

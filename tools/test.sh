@@ -14,10 +14,10 @@ done
 
 need_packages $build_packages g++ binutils clang libclang-rt-14-dev llvm libcriterion-dev libclblast-dev python3-venv oclgrind
 need_intel
-sanitize="-Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all -Dbuildtype=debugoptimized"
+sanitize="-Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize-recover=all -Dbuildtype=debugoptimized -Doptimization=1"
 need_build build -Dwerror=true -Dtests=enabled
-CC=gcc need_build build-asan-gcc -Dwerror=true -Dtests=enabled $sanitize
-CC=clang need_build build-asan-clang -Dwerror=true -Dtests=enabled $sanitize
+CC=gcc need_configured build-asan-gcc -Dwerror=true -Dtests=enabled $sanitize
+CC=clang need_configured build-asan-clang -Dwerror=true -Dtests=enabled $sanitize
 
 # One driver cache serves all three: the kernels are the same.
 mkdir -p build/pocl-cache
@@ -27,7 +27,7 @@ done
 
 logs=
 reports=0 broken=0
-# run_tests DIR LOG OPTIONS...: all output goes to the log; the summary tells.
+# run_tests DIR LOG OPTIONS...: builds what these tests need, and runs them. All output goes to the log; the summary tells.
 run_tests() {
     dir=$1 log=$2
     shift 2
@@ -36,7 +36,7 @@ run_tests() {
     mkdir -p "$dir/sanitizer"
     # A test runner may call a sanitizer's report a pass: reports go to files, and no file may exist.
     ASAN_OPTIONS=exitcode=99:log_path=$root/$dir/sanitizer/asan UBSAN_OPTIONS=log_path=$root/$dir/sanitizer/ubsan:print_stacktrace=1 \
-        PYTHONUNBUFFERED=1 meson test -C "$dir" --no-rebuild --logbase "$log" "$@" 2>&1 |
+        PYTHONUNBUFFERED=1 meson test -C "$dir" --logbase "$log" "$@" 2>&1 |
         tee "$dir/$log.txt" | { grep --line-buffered -E '^ *[0-9]+/[0-9]+ ' || true; }
     if [ "${PIPESTATUS[0]}" != 0 ]; then
         broken=$((broken + 1))
