@@ -5,8 +5,10 @@
 One macro at a time takes each of its values, the others keep their first. Ends with the plain closing line.
 """
 import os
+import shlex
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 clang, cl_dir = sys.argv[1:3]
@@ -91,18 +93,39 @@ SETS = {"row": KERNELS, "group": GROUP_KERNELS}
 # Wanted only as far as MROPE_SECTIONS says; 16 where nothing says.
 OPTIONAL = {f"MROPE_END{i}" for i in range(8)} | {"LANES"}
 
+BATCH = 24
+
+
+def has_subgroups(macros):
+    return bool(macros.get("SUBGROUPS"))
+
 
 def language(macros):
-    if macros.get("SUBGROUPS"):
+    if has_subgroups(macros):
         return ["-cl-std=CL3.0", "-Xclang", "-cl-ext=+cl_khr_subgroups,+__opencl_c_subgroups"]
     return ["-cl-std=CL1.2"]
 
 
-def compile_(path, macros):
-    command = [clang, "-fsyntax-only", "-Werror", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function", "-Wundef",
-               "-Wdouble-promotion", "-target", "spir64", "-x", "cl", *language(macros), "-Xclang", "-finclude-default-header",
-               "-I", cl_dir, *(f"-D{k}={v}" for k, v in macros.items()), os.path.join(cl_dir, path + ".cl")]
-    p = subprocess.run(command, capture_output=True, text=True)
+def frontend(standard):
+    """What clang's driver would run, up to the file names: one process takes any number of files, and starting costs more than
+    checking one."""
+    p = subprocess.run([clang, "-###", "-fsyntax-only", "-Werror", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unused-function",
+                        "-Wundef", "-Wdouble-promotion", "-target", "spir64", "-x", "cl", *standard, "-Xclang",
+                        "-finclude-default-header", "-I", cl_dir, os.devnull], capture_output=True, text=True)
+    words = shlex.split(p.stderr.splitlines()[-1])
+    assert "-cc1" in words and words[-1] == os.devnull, p.stderr
+    return words[:-1]
+
+
+def compile_(batch):
+    """(whether all pass, errors)"""
+    with tempfile.TemporaryDirectory() as folder:
+        names = [os.path.join(folder, f"{i}.cl") for i in range(len(batch))]
+        for name, (_, path, macros, _) in zip(names, batch):
+            with open(name, "w") as f:
+                f.writelines(f"#define {k} {v}\n" for k, v in macros.items())
+                f.write(f'#include "{path}.cl"\n')
+        p = subprocess.run(frontends[has_subgroups(batch[0][2])] + names, capture_output=True, text=True)
     return p.returncode == 0, p.stderr
 
 
@@ -122,11 +145,28 @@ def jobs():
                 yield f"without {k}", path, {n: v for n, v in first.items() if n != k}, False
 
 
-def check(job):
-    what, path, macros, want = job
-    ok, errors = compile_(path, macros)
+def batches():
+    """Jobs of one language that are to pass, some at a time; each of the others alone."""
+    waiting = {}
+    for job in jobs():
+        if not job[3]:
+            yield [job]
+            continue
+        key = has_subgroups(job[2])
+        waiting.setdefault(key, []).append(job)
+        if len(waiting[key]) == BATCH:
+            yield waiting.pop(key)
+    yield from waiting.values()
+
+
+def check(batch):
+    """[(whether it is as wanted, else why not)]"""
+    ok, errors = compile_(batch)
+    what, path, _, want = batch[0]
+    if not ok and len(batch) > 1:
+        return [result for job in batch for result in check([job])]
     good = ok == want and (want or "must be defined" in errors or " wants " in errors)
-    return good, f"FAILED {path} {what}: {errors[:1500] or 'passes the check'}"
+    return [(good, f"FAILED {path} {what}: {errors[:1500] or 'passes the check'}")] * len(batch)
 
 
 def unlisted():
@@ -135,8 +175,9 @@ def unlisted():
             for f in sorted(os.listdir(os.path.join(cl_dir, s))) if f.endswith(".cl") and f[:-3] not in kernels]
 
 
+frontends = [frontend(language({"SUBGROUPS": n})) for n in (0, 30)]  # by has_subgroups
 with ThreadPoolExecutor(os.cpu_count()) as pool:
-    results = list(pool.map(check, jobs())) + unlisted()
+    results = [result for batch in pool.map(check, batches()) for result in batch] + unlisted()
 for good, text in results:
     if not good:
         print(text)
