@@ -40,7 +40,8 @@ struct clinfer_paged_attention_params {
     int64_t max_context; // keys of the longest request, for the schedule only; 0: columns * S
     // Splits of a request's keys, at most 65535, merged afterwards; 0: chosen from device and shapes. A fixed
     // number gives the same bits for a request in any batch, with or without a plan, and 1 also for a prompt
-    // whole or in steps: in launches too few for a small batch, or with merges that a large one does not need.
+    // whole or in steps: in launches too few for a small batch, or with merges that a large one does not
+    // need.
     int num_splits;
     // A schedule from clinfer_attention_plan_create(), for calls of the same shapes and types; NULL: made by
     // the call, from shapes alone. With a plan max_context and num_splits are ignored.
@@ -81,7 +82,7 @@ struct clinfer_attention_plan_params {
     // [B], at least a request's keys, new ones included: a longer one is a device fault (LENGTH), and nothing
     // is written for its tokens.
     const int64_t *max_context;
-    int num_splits;             // of each request; 0: chosen from device and lengths
+    int num_splits; // of each request; 0: chosen from device and lengths
 };
 #define clinfer_attention_plan_params(...) (&(struct clinfer_attention_plan_params){ __VA_ARGS__ })
 
