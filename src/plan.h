@@ -9,6 +9,10 @@ struct clf_launch *clf_launch_begin(struct clf_plan *plan, const char *source, c
 // x * y * z work-items in the row set, work-groups in the group set.
 void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z);
 
+// The launches begun between the two are repeated `times` times, 1 or more; a plan has at most one such run.
+void clf_loop_begin(struct clf_plan *plan, uint32_t times);
+void clf_loop_end(struct clf_plan *plan);
+
 void clf_define(struct clf_launch *l, const char *name, int64_t value);
 void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype);
 
@@ -18,6 +22,8 @@ void clf_push_i32(struct clf_launch *l, cl_int v);
 void clf_push_u32(struct clf_launch *l, cl_uint v);
 void clf_push_u64(struct clf_launch *l, cl_ulong v);
 void clf_push_f32(struct clf_launch *l, cl_float v);
+// The repetition, a u32.
+void clf_push_index(struct clf_launch *l);
 // The argument's C type picks its size; anything else does not compile.
 #define clf_push(l, x)                                                                                       \
     _Generic((x), cl_int                                                                                     \
