@@ -39,8 +39,8 @@ clinfer_status clf_push_matmul(struct clf_plan *plan, const struct clf_matmul *m
     clf_define(l, group ? "GROUP_TOKENS" : "ITEM_TOKENS", tile.block_tokens);
 
     clf_push_workspace(l, plan, m->x);
-    clf_push(l, (cl_ulong) (m->heads * m->columns));
-    clf_push(l, (cl_ulong) m->columns);
+    clf_push(l, (cl_ulong) (m->shared_x ? m->columns : m->heads * m->columns));
+    clf_push(l, (cl_ulong) (m->shared_x ? 0 : m->columns));
     clf_push_tensor(l, m->w, 3);
     clf_push_tensor(l, m->w_scale, 3);
     clf_push_matmul_y(l, plan, m);

@@ -7,6 +7,7 @@
 struct clf_matmul {
     int64_t tokens, heads, rows, columns; // T, H, N, K
     size_t x;                             // workspace offset of x, f32 [T, H, K] dense
+    bool shared_x;                        // x is [T, K], the same for all heads
     const clinfer_tensor *w, *w_scale;    // [H, N, K], [H, ceil(N / row_block), ceil(K / column_block)]
     int64_t row_block, column_block;      // with fp8 weights
     const clinfer_tensor *y;              // [T, H, N], or NULL: f32 in the workspace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune.h"
+#include <math.h>
 
 // Two or more sub-groups on every GPU, and 16 bytes of f32 an item: a row of 512 is two steps of a group.
 struct clf_group_shape clf_tune_group(const struct clf_caps *caps)
@@ -128,6 +129,24 @@ struct clf_attention_tiles clf_tune_attention(const struct clf_caps *caps, const
                                         : attention_group_set(caps, kv, heads);
 }
 
+// What a step costs, in flop: what it computes, and what it moves at the price of the flop that the device
+// does meanwhile. Weights are read once by either branch.
+bool clf_tune_mla_prefill(const struct clf_caps *caps, const struct clinfer_mla_shape *shape)
+{
+    // Flop to a byte of memory: of what the device could do, 235 GFLOP/s and 35 GB/s of two CPU cores; 20 to
+    // 40 TFLOP/s and 1 to 2 TB/s of large GPUs.
+    static const double flop_a_byte[] = { [CLINFER_SET_ROW] = 7, [CLINFER_SET_GROUP] = 20 };
+    const double H = (double) shape->heads, N = (double) shape->nope, R = (double) shape->rope,
+                 C = (double) shape->latent, V = (double) shape->value, T = (double) shape->new_tokens,
+                 context = (double) shape->context, keys = (double) shape->requests * context;
+    const double project = 2 * H * C * (N + V); // a query's two projections, or a key's
+    const double decode = T * project + 2 * H * T * context * (2 * C + R);
+    const double moved = 2 * 4 * keys * H * (N + V); // K and V, in f32, to memory and back
+    const double prefill =
+        keys * project + 2 * H * T * context * (N + R + V) + flop_a_byte[caps->set] * moved;
+    return prefill < decode;
+}
+
 // A split writes its sums, and the combining kernel reads them: enough keys that this is less than reading
 // them.
 enum { ITEMS_A_UNIT = 4, KEYS_A_SPLIT = 64 };
@@ -189,6 +208,72 @@ struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t token
 {
     (void) caps, (void) tokens, (void) requests;
     return paged_row_set(group, key_size, value_size);
+}
+
+// A head of paged_attention that shares its keys with no other.
+static struct clf_chunk_tiles chunk_row_set(int64_t key, int64_t value)
+{
+    const struct clf_paged_tiles t = paged_row_set(1, key, value);
+    return (struct clf_chunk_tiles){ .lanes = t.lanes,
+                                     .queries = t.tokens,
+                                     .tile = t.tile,
+                                     .row_tile = t.row_tile,
+                                     .value_tile = t.value_tile };
+}
+
+// The __local variables of mla_chunk_attention in cl/group/mla_prefill_branch.cl.
+static uint64_t chunk_local_bytes(const struct clf_chunk_tiles *t, uint64_t items, uint64_t key,
+                                  uint64_t value)
+{
+    const uint64_t queries = (uint64_t) t->queries, keys = (uint64_t) t->tile, lanes = (uint64_t) t->lanes;
+    const uint64_t key_vectors = (key + lanes - 1) / lanes | 1, value_vectors = (value + lanes - 1) / lanes;
+    const uint64_t scores = queries * keys, tiles = scores / (lanes * lanes),
+                   slices = items > tiles ? items / tiles : 1;
+    return 4 * lanes * queries * key_vectors +
+           clinfer_dtype_size(t->tile_type) * lanes * keys * (key_vectors + value_vectors) +
+           4 * (slices * (scores + lanes) + scores) + 4 * keys + 24 * queries;
+}
+
+static struct clf_chunk_tiles chunk_group_set(const struct clf_caps *caps, int64_t key, int64_t value,
+                                              bool exact)
+{
+    enum { MAX_LOCAL_BYTES = 48 << 10, MAX_SUMS = 8 }; // vectors of sums an item: LANES queries each
+    // Queries first: each block of them reads all keys again. Never by the number of tokens: results are not
+    // to depend on the batch.
+    static const struct {
+        int queries, keys;
+    } tiles[] = { { 32, 16 }, { 16, 16 }, { 16, 8 }, { 8, 8 }, { 8, 4 }, { 4, 4 } };
+    enum { NUM = sizeof tiles / sizeof tiles[0] };
+    const struct clf_group_shape shape = clf_tune_group(caps);
+    const uint64_t most = caps->local_bytes < MAX_LOCAL_BYTES ? caps->local_bytes : MAX_LOCAL_BYTES;
+    struct clf_chunk_tiles t = { .lanes = shape.lanes, .tile_type = exact ? CLINFER_BF16 : CLINFER_F32 };
+    for (int i = 0; i < NUM; i++) {
+        t.queries = tiles[i].queries;
+        t.tile = tiles[i].keys;
+        t.local_bytes = chunk_local_bytes(&t, (uint64_t) shape.items, (uint64_t) key, (uint64_t) value);
+        const int64_t sums = t.queries / t.lanes * ((value + t.lanes - 1) / t.lanes);
+        if (t.local_bytes <= most && sums <= MAX_SUMS * (int64_t) shape.items)
+            break;
+    }
+    return t;
+}
+
+struct clf_chunk_tiles clf_tune_chunk_attention(const struct clf_caps *caps, int64_t key, int64_t value,
+                                                bool exact)
+{
+    return caps->set == CLINFER_SET_ROW ? chunk_row_set(key, value)
+                                        : chunk_group_set(caps, key, value, exact);
+}
+
+int64_t clf_tune_chunk_tokens(int64_t requests, int64_t bytes, int64_t max_keys)
+{
+    // Whole tiles of every kernel: as many as fit, or one where that fits the larger bound.
+    enum { TILE = 32, FIT_BYTES = 64 << 20, MOST_BYTES = 256 << 20 };
+    const double all = (double) (requests ? requests : 1) * (double) (bytes ? bytes : 1);
+    double n = floor(FIT_BYTES / all / TILE) * TILE;
+    if (n < TILE)
+        n = fmax(1, fmin(TILE, floor(MOST_BYTES / all)));
+    return n < (double) max_keys ? (int64_t) n : max_keys;
 }
 
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys)

@@ -3,6 +3,7 @@
 // depend on them but for rounding.
 #pragma once
 #include "op.h"
+#include <clinfer/mla_prefill_branch.h>
 
 // The work-group of the group set: its items, a power of two, and the lanes of an item's vectors.
 struct clf_group_shape {
@@ -44,6 +45,24 @@ struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t token
                                       int64_t group, int64_t key_size, int64_t value_size);
 // The most parts, splits times tokens, of any call with at most that many tokens, on `heads` blocks of heads.
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys);
+// Attention of one head over dense keys and values of `key` and `value` elements.
+struct clf_chunk_tiles {
+    int lanes;                // of a vector
+    int queries;              // of one work-item, of one work-group in the group set
+    int tile;                 // keys at a time
+    int row_tile, value_tile; // row set, as of paged_attention
+    clinfer_dtype tile_type;  // group set: of keys and values in local memory
+    uint64_t local_bytes;     // of a work-group; the smallest tiles may want more than the device has
+};
+// Never by the number of tokens: results are not to depend on the batch. `exact`: bf16 has every key and
+// value.
+struct clf_chunk_tiles clf_tune_chunk_attention(const struct clf_caps *caps, int64_t key, int64_t value,
+                                                bool exact);
+// Keys of each request whose K and V, `bytes` a key, are in memory at a time.
+int64_t clf_tune_chunk_tokens(int64_t requests, int64_t bytes, int64_t max_keys);
+
+// Whether a step takes less time by mla_prefill_branch than by mla_decode_branch.
+bool clf_tune_mla_prefill(const struct clf_caps *caps, const struct clinfer_mla_shape *shape);
 
 // Splits of the key range, so that every compute unit has several work-items, in the group set work-groups:
 // "items" of either.

@@ -148,6 +148,7 @@ bool op_check_mla_fused_rope_rmsnorm(struct op_load *load);
 bool op_check_mla_decode_branch(struct op_load *load);
 bool op_check_kv_store(struct op_load *load);
 bool op_check_paged_attention(struct op_load *load);
+bool op_check_mla_prefill_branch(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -161,5 +162,7 @@ int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int6
 int op_spans_kv_store(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
 int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_t head,
                              struct op_span *spans);
+int op_spans_mla_prefill_branch(const struct op_case *c, const char *tensor, int64_t head,
+                                struct op_span *spans);
 
 #endif

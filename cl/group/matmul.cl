@@ -54,6 +54,11 @@ GROUP_KERNEL void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM
     const int first = get_group_id(0) * GROUP_ROWS, h = get_group_id(1), t0 = get_group_id(2) * GROUP_TOKENS;
     if (t0 >= (int) count)
         return;
+    uint any = 0;
+    for (int t = t0; t < min((int) count, t0 + GROUP_TOKENS); t++)
+        any |= valid[valid_at + t];
+    if (!any)
+        return;
     __local float *ws = (__local float *) w_tile, *xs = (__local float *) x_tile;
     const struct weights m = { w + w_at + h * w_stride0, w_stride1, w_scale + w_scale_at + h * w_scale_stride0, w_scale_stride1 };
     const int row = ITEM % ROW_ITEMS * ROW_TILE, token = ITEM / ROW_ITEMS * TOKEN_TILE;

@@ -61,6 +61,11 @@ __kernel void matmul(uint count, TENSOR3(const float, x), TENSOR3(const ELEM(W_T
     const int tokens = min((int) count, t0 + ITEM_TOKENS);
     if (t0 >= tokens)
         return;
+    uint any = 0;
+    for (int t = t0; t < tokens; t++)
+        any |= valid[valid_at + t];
+    if (!any)
+        return;
     const struct weights m = { w + w_at + h * w_stride0, w_stride1, w_scale + w_scale_at + h * w_scale_stride0, w_scale_stride1 };
     __global const float *xh = x + x_at + h * x_stride1;
     float16 tile[ROW_TILE][VECTORS(COLUMNS)];

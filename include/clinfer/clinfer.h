@@ -10,6 +10,7 @@
 #include <clinfer/kv_store.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>
+#include <clinfer/mla_prefill_branch.h>
 #include <clinfer/paged_attention.h>
 #include <clinfer/rms_norm_kv_cache.h>
 
