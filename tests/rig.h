@@ -40,6 +40,7 @@ union rig_params {
     struct clinfer_mla_decode_branch_params decode;
     struct clinfer_kv_store_params kv_store;
     struct clinfer_paged_attention_params attention;
+    struct clinfer_mla_prefill_branch_params prefill;
 };
 
 struct rig {
