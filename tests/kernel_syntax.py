@@ -18,6 +18,7 @@ MLA = {**PAGED, "KV_HEADS": [1], "HEAD_SIZE": [80], "Q_T": FLOATS, "GAMMA_T": FL
        "ROPE_DIM": [16]}
 SCALED = {"CACHE_T": ["f8_e4m3"], "SCALE_GROUP": [16, 20, 128]}
 TILES = {"HEAD_BLOCK": [16, 3, 40], "TILE": [32], "QK_HEADS": [1], "QK_KEYS": [16, 4], "PV_HEADS": [4], "PV_VECTORS": [4, 1]}
+CHUNK_TILES = {"SOFTCAP": [0], "TOKENS": [64, 16], "TILE": [64, 16], "ROW_TILE": [4], "VALUE_TILE": [4, 1]}
 
 KERNELS = {
     "fused_qk_rope": [
@@ -42,6 +43,13 @@ KERNELS = {
         {**MLA, **TILES, **SCALED, "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
         {**MLA, **TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
     ],
+    "mla_prefill_branch": [
+        {**MLA, **CHUNK_TILES, "HEADS": [40], "NOPE": [32, 0, 7], "VALUE_SIZE": [40, 7], "MASK": range(5), "ALIBI": [0, 1],
+         "QUANT_BLOCK": [0, 32, 20]},
+        {**MLA, **CHUNK_TILES, **SCALED, "HEADS": [3], "NOPE": [32], "VALUE_SIZE": [40], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
+        {**MLA, **CHUNK_TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "VALUE_SIZE": [40], "MASK": [0],
+         "ALIBI": [0], "QUANT_BLOCK": [32]},
+    ],
     "kv_store": [
         {**PAGED, "SOURCE_T": FLOATS},
         {**PAGED, **SCALED, "KV_HEADS": [2, 1, 3], "HEAD_SIZE": [64, 40, 13], "SOURCE_T": FLOATS},
@@ -64,6 +72,7 @@ def in_group(name, tiles=(), **macros):
 MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_ROWS", "ITEM_TOKENS"]
 GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
+    "mla_prefill_branch": in_group("mla_prefill_branch", CHUNK_TILES, LANES=[4], QUERIES=[32, 4], TILE=[16, 4], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
 }

@@ -238,8 +238,8 @@ Test(calls, compile_then_run)
         cr_assert(rig_same(&r), "%s", r.note);
         rig_free(&r);
     }
-    cr_assert_eq(after.compiled, 11);
-    cr_assert_eq(after.programs, 11);
+    cr_assert_eq(after.compiled, 10);
+    cr_assert_eq(after.programs, 10);
     cr_assert_eq(after.loaded + after.stored + after.rejected, 0, "the cache is off");
     clinfer_ctx_destroy(&ctx);
 }

@@ -79,6 +79,7 @@ struct bench_call {
         struct clinfer_mla_decode_branch_params decode;
         struct clinfer_kv_store_params kv_store;
         struct clinfer_paged_attention_params attention;
+        struct clinfer_mla_prefill_branch_params prefill;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

@@ -63,6 +63,11 @@ static const struct bench_batch attention_batches[] = {
     { "prefill2048+2048", 1, 2048, 2048, false },
 };
 
+static const struct bench_batch prefill_batches[] = {
+    { "prefill512", 1, 512, 0, false },
+    { "prefill2048", 1, 2048, 0, false },
+};
+
 #define TABLES(shapes, types, batches) shapes, COUNT(shapes), types, COUNT(types), batches, COUNT(batches)
 static const struct {
     const char *op, *part, *label;
@@ -79,6 +84,7 @@ static const struct {
     { "mla_decode_branch", NULL, "mla_decode_branch", TABLES(mla_shapes, decode_types, decode_batches) },
     { "kv_store", NULL, "kv_store", TABLES(row_shapes, row_types, row_batches) },
     { "paged_attention", NULL, "paged_attention", TABLES(row_shapes, row_types, attention_batches) },
+    { "mla_prefill_branch", NULL, "mla_prefill_branch", TABLES(mla_shapes, decode_types, prefill_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

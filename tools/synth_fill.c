@@ -106,9 +106,9 @@ static const struct content {
     double mean, spread;
     double codes; // the spread of fp8
 } contents[] = {
-    { "gamma", 1, 0.3, 0 },      { "kv_norm_gamma", 1, 0.3, 0 },  { "w_uk", 0, 0.1, 60 },
-    { "w_uv", 0, 0.1, 60 },      { "w_uk_scale", 2e-3, 4e-4, 0 }, { "w_uv_scale", 2e-3, 4e-4, 0 },
-    { "kv_input", 0.1, 1.5, 0 },
+    { "gamma", 1, 0.3, 0 },          { "kv_norm_gamma", 1, 0.3, 0 },  { "w_uk", 0, 0.1, 60 },
+    { "w_k", 0, 0.1, 60 },           { "w_k_scale", 2e-3, 4e-4, 0 },  { "w_uv", 0, 0.1, 60 },
+    { "w_uk_scale", 2e-3, 4e-4, 0 }, { "w_uv_scale", 2e-3, 4e-4, 0 }, { "kv_input", 0.1, 1.5, 0 },
 };
 
 static void fill_floats(struct filler *f, struct st_tensor *t, int64_t tokens)

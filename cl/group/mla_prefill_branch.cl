@@ -6,10 +6,10 @@
 #include "lib/mla_inputs_group.clh"
 #include "lib/mask.clh"
 #include "lib/mla_chunk.clh"
+#include "lib/mla_blocks.clh"
 
-#if !defined(Q_T) || !defined(HEADS) || !defined(NOPE) || !defined(VALUE_SIZE) || !defined(MASK) || !defined(ALIBI) || \
-    !defined(QUERIES) || !defined(TILE) || !defined(TILE_T)
-#error "mla_prefill_branch wants Q_T, HEADS, NOPE, VALUE_SIZE, MASK, ALIBI and the tiles"
+#if !defined(Q_T) || !defined(MASK) || !defined(ALIBI) || !defined(QUERIES) || !defined(TILE) || !defined(TILE_T)
+#error "mla_prefill_branch wants Q_T, MASK, ALIBI and the tiles"
 #endif
 
 #if LANES != 4 || QUERIES % 4 || TILE % 4
@@ -99,12 +99,15 @@ static inline void load_queries(const struct block *b, __global const uint *vali
     for (int i = ITEM; i < QUERIES * KEY_STRIDE; i += GROUP_ITEMS)
         q[i] = 0.0f;
     barrier(CLK_LOCAL_MEM_FENCE);
+#if NOPE
     for (int i = ITEM; i < QUERIES * VECTORS(NOPE); i += GROUP_ITEMS) {
         const int n = i / VECTORS(NOPE), d = i % VECTORS(NOPE) * LANES;
         if (is_valid(b, n, valid))
             put_local_lanes(FORMAT(Q_T, load)(from + n * stride + d, min(LANES, NOPE - d)) * scale,
                             (__local float *) (q + n * KEY_STRIDE), d, NOPE);
     }
+#endif
+#if ROPE_DIM
     for (int i = ITEM; i < QUERIES * PAIR_VECTORS; i += GROUP_ITEMS) {
         const int n = i / PAIR_VECTORS, p = i % PAIR_VECTORS * LANES, pairs = min(LANES, ROPE_PAIRS - p);
         if (!is_valid(b, n, valid))
@@ -122,6 +125,7 @@ static inline void load_queries(const struct block *b, __global const uint *vali
             to[2 * j + 1] = c[j];
         }
     }
+#endif
 }
 
 // Scores of keys that a query does not see are -inf; `before`: keys from the tile's first to the first query.

@@ -4,15 +4,14 @@
 #include "lib/paged.clh"
 #include "lib/mla_row.clh"
 #include "lib/mla_inputs.clh"
-#include "lib/mask.clh"
 #include "lib/mla_chunk.clh"
-
-#if !defined(Q_T) || !defined(HEADS) || !defined(NOPE) || !defined(VALUE_SIZE)
-#error "mla_prefill_branch wants Q_T, HEADS, NOPE, VALUE_SIZE"
-#endif
-
 #define HEAD_BLOCK 1 // a key of one head is no other head's
 #include "lib/attention_row.clh"
+#include "lib/mla_blocks.clh"
+
+#ifndef Q_T
+#error "Q_T, the type of q, must be defined"
+#endif
 
 // One slot of the chunk: the latent part of a key as the products take it, its rope part, and whether there is such a
 // key at all, one that some query sees.
