@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune.h"
+#include "plan.h"
 #include <math.h>
 
 // Two or more sub-groups on every GPU, and 16 bytes of f32 an item: a row of 512 is two steps of a group.
@@ -173,7 +174,7 @@ int64_t clf_tune_parts(const struct clf_caps *caps, int64_t items, int64_t max_k
 }
 
 // Rows of paged_attention that share a tile of keys.
-enum { MAX_PAGED_ROWS = 64 };
+enum { MAX_PAGED_ROWS = 128 };
 
 // The largest power of two that is at most n, which is 1 or more.
 static int power_of_two(int64_t n)
@@ -203,66 +204,71 @@ static struct clf_paged_tiles paged_row_set(int64_t group, int64_t key_size, int
     return t;
 }
 
-struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
-                                      int64_t group, int64_t key_size, int64_t value_size)
+// The __local variables of paged_attention in cl/group/paged_attention.cl, for `rows` rows.
+static uint64_t paged_local_bytes(const struct clf_paged_tiles *t, uint64_t rows, int64_t key_size,
+                                  int64_t value_size)
 {
-    (void) caps, (void) tokens, (void) requests;
-    return paged_row_set(group, key_size, value_size);
+    const uint64_t lanes = (uint64_t) t->lanes, keys = (uint64_t) clf_blocks(key_size, t->lanes),
+                   values = (uint64_t) clf_blocks(value_size, t->lanes), tile = (uint64_t) t->tile;
+    const uint64_t widest = (keys | 1) > values ? keys | 1 : values;
+    enum { PLACE = 4 * 8 + 4 }; // of a key
+    return 4 * rows * lanes * keys + clinfer_dtype_size(t->tile_type) * tile * widest * lanes +
+           4 * rows * tile + (3 * 16 + 4 + 4 + 16) * rows + PLACE * tile;
 }
 
-// A head of paged_attention that shares its keys with no other.
-static struct clf_chunk_tiles chunk_row_set(int64_t key, int64_t value)
+static struct clf_paged_tiles paged_group_set(const struct clf_caps *caps, const struct clf_paged_shape *s)
 {
-    const struct clf_paged_tiles t = paged_row_set(1, key, value);
-    return (struct clf_chunk_tiles){ .lanes = t.lanes,
-                                     .queries = t.tokens,
-                                     .tile = t.tile,
-                                     .row_tile = t.row_tile,
-                                     .value_tile = t.value_tile };
-}
-
-// The __local variables of mla_chunk_attention in cl/group/mla_prefill_branch.cl.
-static uint64_t chunk_local_bytes(const struct clf_chunk_tiles *t, uint64_t items, uint64_t key,
-                                  uint64_t value)
-{
-    const uint64_t queries = (uint64_t) t->queries, keys = (uint64_t) t->tile, lanes = (uint64_t) t->lanes;
-    const uint64_t key_vectors = (key + lanes - 1) / lanes | 1, value_vectors = (value + lanes - 1) / lanes;
-    const uint64_t scores = queries * keys, tiles = scores / (lanes * lanes),
-                   slices = items > tiles ? items / tiles : 1;
-    return 4 * lanes * queries * key_vectors +
-           clinfer_dtype_size(t->tile_type) * lanes * keys * (key_vectors + value_vectors) +
-           4 * (slices * (scores + lanes) + scores) + 4 * keys + 24 * queries;
-}
-
-static struct clf_chunk_tiles chunk_group_set(const struct clf_caps *caps, int64_t key, int64_t value,
-                                              bool exact)
-{
-    enum { MAX_LOCAL_BYTES = 48 << 10, MAX_SUMS = 8 }; // vectors of sums an item: LANES queries each
-    // Queries first: each block of them reads all keys again. Never by the number of tokens: results are not
-    // to depend on the batch.
+    // What GPUs let one group have, and what leaves the larger of them room for another.
+    enum { MAX_LOCAL_BYTES = 48 << 10 };
     static const struct {
-        int queries, keys;
-    } tiles[] = { { 32, 16 }, { 16, 16 }, { 16, 8 }, { 8, 8 }, { 8, 4 }, { 4, 4 } };
+        int rows, keys;
+    } tiles[] = { { 16, 32 }, { 16, 16 }, { 8, 16 }, { 8, 8 }, { 4, 16 }, { 4, 8 }, { 4, 4 } };
     enum { NUM = sizeof tiles / sizeof tiles[0] };
-    const struct clf_group_shape shape = clf_tune_group(caps);
     const uint64_t most = caps->local_bytes < MAX_LOCAL_BYTES ? caps->local_bytes : MAX_LOCAL_BYTES;
-    struct clf_chunk_tiles t = { .lanes = shape.lanes, .tile_type = exact ? CLINFER_BF16 : CLINFER_F32 };
+    struct clf_paged_tiles t = { .lanes = clf_tune_group(caps).lanes,
+                                 .tile_type = s->as_bf16 ? CLINFER_BF16 : CLINFER_F32 };
     for (int i = 0; i < NUM; i++) {
-        t.queries = tiles[i].queries;
+        const int64_t blocks = (s->group + tiles[i].rows - 1) / tiles[i].rows;
+        t.head_block = (int) ((s->group + blocks - 1) / blocks);
         t.tile = tiles[i].keys;
-        t.local_bytes = chunk_local_bytes(&t, (uint64_t) shape.items, (uint64_t) key, (uint64_t) value);
-        const int64_t sums = t.queries / t.lanes * ((value + t.lanes - 1) / t.lanes);
-        if (t.local_bytes <= most && sums <= MAX_SUMS * (int64_t) shape.items)
+        // A decode step has one token a request: no rows for more. A request of two is two units.
+        t.tokens = s->tokens > 2 * s->requests ? power_of_two(tiles[i].rows / t.head_block) : 1;
+        t.local_bytes = paged_local_bytes(&t, (uint64_t) tiles[i].rows, s->key_size, s->value_size);
+        if (t.local_bytes <= most)
             break;
     }
     return t;
 }
 
-struct clf_chunk_tiles clf_tune_chunk_attention(const struct clf_caps *caps, int64_t key, int64_t value,
-                                                bool exact)
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, const struct clf_paged_shape *s)
 {
-    return caps->set == CLINFER_SET_ROW ? chunk_row_set(key, value)
-                                        : chunk_group_set(caps, key, value, exact);
+    return caps->set == CLINFER_SET_ROW ? paged_row_set(s->group, s->key_size, s->value_size)
+                                        : paged_group_set(caps, s);
+}
+
+struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,
+                                          int64_t tokens, int64_t requests, int64_t kv_heads, int64_t blocks,
+                                          int64_t num_splits, int64_t max_keys)
+{
+    struct clf_paged_grid g = { .unit_heads = 1, .run = tile->tokens };
+    const int64_t want = (int64_t) caps->compute_units * ITEMS_A_UNIT,
+                  most = num_splits ? num_splits : most_splits(max_keys);
+    int64_t units = tokens / g.run + requests;
+    units = units < tokens ? units : tokens;
+    // Rows of all KV heads of a key lie side by side: with few tokens, whose keys are read but once, an item
+    // takes several heads, as long as there are items for all units of the device.
+    while (caps->set == CLINFER_SET_ROW && blocks == 1 && g.unit_heads < kv_heads &&
+           g.run / 2 * requests >= tokens && g.run > 1 &&
+           units * clf_blocks(kv_heads, 2 * g.unit_heads) * most >= want) {
+        g.unit_heads *= 2;
+        g.run /= 2;
+        units = tokens / g.run + requests;
+        units = units < tokens ? units : tokens;
+    }
+    g.splits = num_splits
+                   ? num_splits
+                   : clf_tune_splits(caps, units * clf_blocks(kv_heads, g.unit_heads) * blocks, max_keys);
+    return g;
 }
 
 int64_t clf_tune_chunk_tokens(int64_t requests, int64_t bytes, int64_t max_keys)

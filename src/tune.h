@@ -37,27 +37,26 @@ struct clf_paged_tiles {
     int lanes;              // of a vector
     int head_block, tokens; // rows of a unit: query heads of one KV head, and the most tokens, a power of two
     int tile;               // keys at a time: by head sizes and device alone, for results depend on it
-    int row_tile, value_tile; // register tiles: rows, and vectors of a value's dims
+    int row_tile, value_tile; // row set: register tiles: rows, and vectors of a value's dims
+    clinfer_dtype tile_type;  // group set: of the keys in local memory
     uint64_t local_bytes;     // of a work-group
 };
-// `group`: query heads of a KV head.
-struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, int64_t tokens, int64_t requests,
-                                      int64_t group, int64_t key_size, int64_t value_size);
+struct clf_paged_shape {
+    int64_t tokens, requests, group, key_size, value_size; // group: query heads of a KV head
+    bool as_bf16;                                          // bf16 has every value of K and V
+};
+struct clf_paged_tiles clf_tune_paged(const struct clf_caps *caps, const struct clf_paged_shape *shape);
+// How a call is cut into work-items: results do not depend on the first two.
+struct clf_paged_grid {
+    int64_t unit_heads, run; // KV heads of an item and its tokens at most, a power of two
+    int64_t splits;          // of a request's keys
+};
+// `blocks`: of a KV head's query heads; num_splits 0: chosen here.
+struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const struct clf_paged_tiles *tile,
+                                          int64_t tokens, int64_t requests, int64_t kv_heads, int64_t blocks,
+                                          int64_t num_splits, int64_t max_keys);
 // The most parts, splits times tokens, of any call with at most that many tokens, on `heads` blocks of heads.
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys);
-// Attention of one head over dense keys and values of `key` and `value` elements.
-struct clf_chunk_tiles {
-    int lanes;                // of a vector
-    int queries;              // of one work-item, of one work-group in the group set
-    int tile;                 // keys at a time
-    int row_tile, value_tile; // row set, as of paged_attention
-    clinfer_dtype tile_type;  // group set: of keys and values in local memory
-    uint64_t local_bytes;     // of a work-group; the smallest tiles may want more than the device has
-};
-// Never by the number of tokens: results are not to depend on the batch. `exact`: bf16 has every key and
-// value.
-struct clf_chunk_tiles clf_tune_chunk_attention(const struct clf_caps *caps, int64_t key, int64_t value,
-                                                bool exact);
 // Keys of each request whose K and V, `bytes` a key, are in memory at a time.
 int64_t clf_tune_chunk_tokens(int64_t requests, int64_t bytes, int64_t max_keys);
 

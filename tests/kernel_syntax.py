@@ -72,7 +72,7 @@ def in_group(name, tiles=(), **macros):
 MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_ROWS", "ITEM_TOKENS"]
 GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
-    "mla_prefill_branch": in_group("mla_prefill_branch", CHUNK_TILES, LANES=[4], QUERIES=[32, 4], TILE=[16, 4], TILE_T=["bf16", "f32"]),
+    "mla_prefill_branch": in_group("mla_prefill_branch", ["ROW_TILE", "VALUE_TILE"], LANES=[4], TOKENS=[16, 1], TILE=[32, 4], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
 }

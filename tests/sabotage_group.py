@@ -5,7 +5,7 @@ from sabotage_lib import *
 ROPE, NORM, STORE, DECODE = ("group/fused_qk_rope.cl", "group/rms_norm_kv_cache.cl", "group/mla_fused_rope_rmsnorm.cl",
                              "group/mla_decode_branch.cl")
 ATTENTION, MLA_ROW = "lib/mla_attention_group.clh", "lib/mla_row_group.clh"
-INPUTS, PREFILL = "lib/mla_inputs_group.clh", "group/mla_prefill_branch.cl"
+INPUTS, PREFILL, BLOCKS = "lib/mla_inputs_group.clh", "group/mla_prefill_branch.cl", "lib/mla_blocks.clh"
 
 GROUP = {
     "fused_qk_rope": {
@@ -161,18 +161,16 @@ GROUP = {
                       "cases:mla_prefill_bf16_weights"),
     },
     "mla_chunk_attention": {
-        "sign": (PREFILL, "s -= slope * (float)", "s += slope * (float)", "mla_prefill_branch_chunks:mla_prefill_branch/chunks"),
+        "sign": (PREFILL, "b.tok.position - start, 0.0f", "b.tok.position + start, 0.0f", "mla_prefill_branch_chunks:mla_prefill_branch/chunks"),
         "index + 1": (PREFILL, "(angles + n * angles_stride", "(angles + (n + 1) * angles_stride", "cases:mla_prefill_bf16_weights"),
-        "< for <=": (PREFILL, "k + j < last[n] ? s", "k + j <= last[n] ? s", "cases:mla_prefill_bf16_weights"),
+        "< for <=": (BLOCKS, "/ size + middle <= number", "/ size + middle < number", "cases:mla_prefill_bf16_weights"),
         "scale": (PREFILL, "min(LANES, NOPE - d)) * scale", "min(LANES, NOPE - d))", "cases:mla_prefill_bf16_weights"),
         "rounding": (*BF16_ROUND, "cases:mla_prefill_bf16_weights"),
         "saturation": "nothing saturates: exp2 is the device's own",
         "64-bit cast": WORKSPACE,
-        "mask": (PREFILL, "if (whole || (k + i >= first[q + j] && k + i < last[q + j]))", "",
-                 "mla_prefill_branch_edges:mla_prefill_branch/nan_key"),
-        "barrier": (PREFILL, "score_tile(query, key_tile, scores);\n        barrier(CLK_LOCAL_MEM_FENCE);",
-                    "score_tile(query, key_tile, scores);", "cases:mla_prefill_bf16_weights"),
-        "tail loop": (PREFILL, "k < span.to; k += TILE", "k + TILE <= span.to; k += TILE", "cases:mla_prefill_bf16_weights"),
+        "mask": (BLOCKS, "i < b->n && valid[i] == b->tok.request + 1", "i < b->n", "mla_prefill_branch_edges:mla_prefill_branch/ends"),
+        "barrier": (PREFILL, "score_tile(&m);\n        barrier(CLK_LOCAL_MEM_FENCE);", "score_tile(&m);", "cases:mla_prefill_bf16_weights"),
+        "tail loop": (PREFILL, "base < r.to; base += TILE", "base + TILE <= r.to; base += TILE", "cases:mla_prefill_bf16_weights"),
     },
     "matmul": {
         "sign": ("group/matmul.cl", "fma(b[i], a[j], sum[i][j])", "fma(-b[i], a[j], sum[i][j])", "cases:mla_decode_bf16_weights"),

@@ -4,27 +4,14 @@
 #include "lib/paged.clh"
 #include "lib/mla_row_group.clh"
 #include "lib/mla_inputs_group.clh"
-#include "lib/mask.clh"
 #include "lib/mla_chunk.clh"
+#define HEAD_BLOCK 1 // a key of one head is no other head's
+#include "lib/attention_group.clh"
 #include "lib/mla_blocks.clh"
 
-#if !defined(Q_T) || !defined(MASK) || !defined(ALIBI) || !defined(QUERIES) || !defined(TILE) || !defined(TILE_T)
-#error "mla_prefill_branch wants Q_T, MASK, ALIBI and the tiles"
+#ifndef Q_T
+#error "Q_T, the type of q, must be defined"
 #endif
-
-#if LANES != 4 || QUERIES % 4 || TILE % 4
-#error "mla_prefill_branch wants vectors of 4 lanes, and QUERIES and TILE multiples of 4"
-#endif
-
-#define QUERY_BLOCK QUERIES
-#define KEY_VECTORS VECTORS(KEY_SIZE)
-#define KEY_STRIDE (KEY_VECTORS | 1) // odd, for the banks
-#define VALUE_VECTORS VECTORS(VALUE_SIZE)
-#include "lib/attention_group.clh"
-
-// Sums: an item owns every GROUP_ITEMS-th of the vectors of the values, each for LANES neighbouring queries.
-#define SUMS (QUERIES / LANES * VALUE_VECTORS)
-#define ITEM_SUMS ((SUMS + GROUP_ITEMS - 1) / GROUP_ITEMS)
 
 // One slot of the chunk: the latent part of a key as the products take it, its rope part, and whether there is such a
 // key at all, one that some query sees. Asks for local memory for the row, whose fp8 groups any items may share.
@@ -53,62 +40,52 @@ GROUP_KERNEL void mla_chunk_rows(PAGED_ARGS, CHUNK_ARGS, TENSOR1(uint, there), T
     store_quantised(x, LATENT, latents + latents_at + slot * LATENT, quant);
 }
 
-// Keys [k, k + TILE) of the chunk and their values, zeros where `seen` says that there is none.
-static inline void load_tile(const struct source *s, int k, __local const uint *seen, __local tile_vec *keys,
-                             __local tile_vec *values)
-{
-    for (int i = ITEM; i < TILE * KEY_VECTORS; i += GROUP_ITEMS) {
-        const struct place p = { k + i / KEY_VECTORS };
-        const int n = i / KEY_VECTORS, v = i % KEY_VECTORS;
-        keys[n * KEY_STRIDE + v] = FORMAT(TILE_T, encode)(seen[n] ? key_lanes(s, &p, LANES * v) : (floatn) 0.0f);
-    }
-    for (int i = ITEM; i < TILE * VALUE_VECTORS; i += GROUP_ITEMS) {
-        const struct place p = { k + i / VALUE_VECTORS };
-        values[i] = FORMAT(TILE_T, encode)(seen[i / VALUE_VECTORS] ? value_lanes(s, &p, i % VALUE_VECTORS * LANES) : (floatn) 0.0f);
-    }
-}
-
-// Keys [from, to) of the chunk are seen by some query of a block, [full_from, full_to) by all that see any.
-struct span {
-    int from, to, full_from, full_to;
+// Which keys of the chunk, from its `start` on, the block's queries see, those without a place none. Some see [from, to),
+// all that see any see [whole_from, whole_to).
+struct ranges {
+    ulong from, to, whole_from, whole_to;
 };
 
-static inline struct span find_span(const struct block *b, __global const uint *valid, uint window, ulong start,
-                                    uint chunk_tokens)
+// Every item, for the ranges of all.
+static inline struct ranges find_ranges(const struct block *b, __global const uint *valid, uint window, ulong start,
+                                        uint chunk_tokens, const struct tile *m)
 {
-    struct span span = { (int) chunk_tokens, 0, 0, (int) chunk_tokens };
+    struct ranges r = { chunk_tokens, 0, 0, chunk_tokens };
     for (int i = 0; i < b->n; i++) {
-        ulong first, last;
-        if (!is_valid(b, i, valid))
-            continue;
-        query_range(b, i, window, start, chunk_tokens, &first, &last);
+        ulong first = 0, last = 0;
+        if (is_valid(b, i, valid))
+            query_range(b, i, window, start, chunk_tokens, &first, &last);
+        if (ITEM == 0) {
+            m->first[i] = first;
+            m->last[i] = last;
+        }
         if (first >= last)
             continue;
-        span.from = min(span.from, (int) first);
-        span.to = max(span.to, (int) last);
-        span.full_from = max(span.full_from, (int) first);
-        span.full_to = min(span.full_to, (int) last);
+        r.from = min(r.from, first);
+        r.to = max(r.to, last);
+        r.whole_from = max(r.whole_from, first);
+        r.whole_to = min(r.whole_to, last);
     }
-    return span;
+    return r;
 }
 
-// q[query][dim]: rotated, rounded, with the scale of the scores; zeros without a query.
+// Rows of q: rotated, rounded, with the scale of the scores; zeros without a query.
 static inline void load_queries(const struct block *b, __global const uint *valid, __global const ELEM(Q_T) *from, ulong stride,
                                 __global const ELEM(FREQS_T) *angles, ulong angles_stride, float scale, __local floatn *q)
 {
-    for (int i = ITEM; i < QUERIES * KEY_STRIDE; i += GROUP_ITEMS)
+    for (int i = ITEM; i < ROWS_ROOM * KEY_VECTORS; i += GROUP_ITEMS)
         q[i] = 0.0f;
     barrier(CLK_LOCAL_MEM_FENCE);
 #if NOPE
-    for (int i = ITEM; i < QUERIES * VECTORS(NOPE); i += GROUP_ITEMS) {
+    for (int i = ITEM; i < TOKENS * VECTORS(NOPE); i += GROUP_ITEMS) {
         const int n = i / VECTORS(NOPE), d = i % VECTORS(NOPE) * LANES;
         if (is_valid(b, n, valid))
             put_local_lanes(FORMAT(Q_T, load)(from + n * stride + d, min(LANES, NOPE - d)) * scale,
-                            (__local float *) (q + n * KEY_STRIDE), d, NOPE);
+                            (__local float *) (q + n * KEY_VECTORS), d, NOPE);
     }
 #endif
 #if ROPE_DIM
-    for (int i = ITEM; i < QUERIES * PAIR_VECTORS; i += GROUP_ITEMS) {
+    for (int i = ITEM; i < TOKENS * PAIR_VECTORS; i += GROUP_ITEMS) {
         const int n = i / PAIR_VECTORS, p = i % PAIR_VECTORS * LANES, pairs = min(LANES, ROPE_PAIRS - p);
         if (!is_valid(b, n, valid))
             continue;
@@ -119,7 +96,7 @@ static inline void load_queries(const struct block *b, __global const uint *vali
         rotate_lanes(cosine, sine, &re, &im);
         vstoren(FORMAT(Q_T, round)(re) * scale, 0, a);
         vstoren(FORMAT(Q_T, round)(im) * scale, 0, c);
-        __local float *to = (__local float *) (q + n * KEY_STRIDE) + NOPE + 2 * p;
+        __local float *to = (__local float *) (q + n * KEY_VECTORS) + NOPE + 2 * p;
         for (int j = 0; j < pairs; j++) {
             to[2 * j] = a[j];
             to[2 * j + 1] = c[j];
@@ -128,129 +105,80 @@ static inline void load_queries(const struct block *b, __global const uint *vali
 #endif
 }
 
-// Scores of keys that a query does not see are -inf; `before`: keys from the tile's first to the first query.
-static inline void mask_scores(__local float *parts, int k, __local const uint *seen, __local const int *first,
-                               __local const int *last, long before, float slope)
-{
-    for (int i = ITEM; i < SCORES; i += GROUP_ITEMS) {
-        const int n = i / TILE, j = i % TILE;
-        float s = join_score(parts, i);
-#if ALIBI
-        s -= slope * (float) max(before + n - j, 0L);
-#endif
-        parts[i] = seen[j] && k + j >= first[n] && k + j < last[n] ? s : -INFINITY;
-    }
-}
-
-// sums = sums * fade + weights . tile. A query takes nothing of a key that it does not see, whose value may be NaN;
-// where all see the whole tile, it is not asked.
-static inline void add_values(__local const float *weights, __local const tile_vec *tile, __local const float *fade, bool whole,
-                              int k, __local const int *first, __local const int *last, floatn sums[ITEM_SUMS][LANES])
-{
-#pragma unroll
-    for (int m = 0; m < ITEM_SUMS; m++) {
-        const int n = min(ITEM + m * GROUP_ITEMS, SUMS - 1), v = n % VALUE_VECTORS, q = n / VALUE_VECTORS * LANES;
-#pragma unroll
-        for (int j = 0; j < LANES; j++)
-            sums[m][j] *= fade[q + j];
-        for (int i = 0; i < TILE; i++) {
-            const floatn x = FORMAT(TILE_T, decode)(tile[i * VALUE_VECTORS + v]);
-#pragma unroll
-            for (int j = 0; j < LANES; j++)
-                if (whole || (k + i >= first[q + j] && k + i < last[q + j]))
-                    sums[m][j] = fma(x, (floatn) weights[i * QUERIES + q + j], sums[m][j]);
-        }
-    }
-}
-
 // One head of a block of tokens, and a chunk of their request's keys. The first chunk begins the state, the last one
-// divides it into the output. Asks for local memory for the queries and a tile of keys and values, which all share; the
-// sums stay in the items' registers.
+// divides it into the output. Asks for local memory for the queries, and for a tile of keys and then of values, read
+// once for all.
 GROUP_KERNEL void mla_chunk_attention(PAGED_ARGS, CHUNK_ARGS, TENSOR1(const uint, valid), TENSOR1(const uint, there),
                                       TENSOR1(const float, keys), TENSOR1(const float, ropes), TENSOR1(const float, values),
                                       TENSOR3(const ELEM(Q_T), q), TENSOR2(const ELEM(FREQS_T), freqs), TENSOR1(float, sums),
                                       TENSOR1(float, tops), TENSOR3(ELEM(Q_T), output), float score_scale, uint chunks,
                                       uint chunk)
 {
-    __local floatn query[QUERIES * KEY_STRIDE], parts[SLICES * SLICE_STRIDE / LANES], weights[SCORES / LANES];
-    __local tile_vec key_tile[TILE * KEY_STRIDE], value_tile[TILE * VALUE_VECTORS];
-    __local uint seen[TILE];
-    __local int first[QUERIES], last[QUERIES];
-    __local float top[QUERIES], next[QUERIES], total[QUERIES], fade[QUERIES];
+    TILE_LOCAL(m);
     const uint h = get_group_id(1);
     struct block b;
     PAGED_INIT(c);
-    if (count == 0 || !find_block(&c, get_group_id(0), QUERIES, reach, &b))
+    if (count == 0 || !find_block(&c, get_group_id(0), TOKENS, reach, &b))
         return;
+    TILE_INIT(m);
     __global const uint *ok = valid + valid_at + b.first;
-    const ulong start = (ulong) chunk * chunk_tokens;
-    const struct span span = find_span(&b, ok, window, start, chunk_tokens);
-    if (span.from >= span.to && chunk && chunk + 1 < chunks)
+    const ulong start = (ulong) chunk * chunk_tokens, state = (ulong) b.first * HEADS + h;
+    const struct ranges r = find_ranges(&b, ok, window, start, chunk_tokens, &m);
+    if (r.from >= r.to && chunk && chunk + 1 < chunks)
         return;
     SOURCE_INIT(s, b.tok.request, h);
-    const struct softmax m = { top, next, total, fade };
-    const ulong head = (ulong) b.first * HEADS + h;
     __global floatn *old = (__global floatn *) (sums + sums_at);
     __global float *pair = tops + tops_at;
-    __local float *scores = (__local float *) parts, *w = (__local float *) weights;
+    floatn sum[ITEM_SUMS][VALUE_ROWS];
 #if ALIBI
-    const float slope = alibi_slope(h) * M_LOG2E_F;
-#else
-    const float slope = 0.0f;
+    if (ITEM == 0)
+        m.slope[0] = alibi_slope(h) * M_LOG2E_F;
 #endif
-    for (int i = ITEM; i < QUERIES; i += GROUP_ITEMS) {
-        ulong begin = 0, end = 0;
-        const bool resumed = chunk && is_valid(&b, i, ok);
-        if (is_valid(&b, i, ok))
-            query_range(&b, i, window, start, chunk_tokens, &begin, &end);
-        first[i] = (int) begin;
-        last[i] = (int) end;
-        top[i] = resumed ? pair[2 * (head + (ulong) i * HEADS)] : -INFINITY;
-        total[i] = resumed ? pair[2 * (head + (ulong) i * HEADS) + 1] : 0.0f;
-    }
-    floatn sum[ITEM_SUMS][LANES];
-#pragma unroll
-    for (int n = 0; n < ITEM_SUMS; n++)
-#pragma unroll
-        for (int j = 0; j < LANES; j++) {
-            const int at = ITEM + n * GROUP_ITEMS, v = at % VALUE_VECTORS, i = at / VALUE_VECTORS * LANES + j;
-            sum[n][j] = chunk && is_valid(&b, i, ok) ? old[(head + (ulong) i * HEADS) * VALUE_VECTORS + v] : (floatn) 0.0f;
+    begin_rows(&m, sum);
+    for (int i = ITEM; chunk && i < 4 * ROWS_ROOM; i += GROUP_ITEMS) // all quarters have the top, one the total
+        if (is_valid(&b, i / 4, ok)) {
+            m.top[i] = pair[2 * (state + (ulong) (i / 4) * HEADS)];
+            m.total[i] = i % 4 ? 0.0f : pair[2 * (state + (ulong) (i / 4) * HEADS) + 1];
+        }
+    for (int n = 0; chunk && n < ITEM_SUMS; n++)
+        for (int i = 0; i < VALUE_ROWS; i++) {
+            const int at = ITEM + n * GROUP_ITEMS, row = at / VALUE_VECTORS * VALUE_ROWS + i;
+            if (is_valid(&b, row, ok))
+                sum[n][i] = old[(state + (ulong) row * HEADS) * VALUE_VECTORS + at % VALUE_VECTORS];
         }
     load_queries(&b, ok, q + q_at + b.first * q_stride0 + h * q_stride1, q_stride0,
-                 freqs + freqs_at + b.tok.position * freqs_stride0, freqs_stride0, score_scale, query);
-    for (int k = span.from / TILE * TILE; k < span.to; k += TILE) {
-        for (int i = ITEM; i < TILE; i += GROUP_ITEMS)
-            seen[i] = k + i < span.to && s.there[k + i];
+                 freqs + freqs_at + b.tok.position * freqs_stride0, freqs_stride0, score_scale, m.q);
+    for (ulong base = r.from / TILE * TILE; base < r.to; base += TILE) {
+        find_keys(&s, &m, base, r.from, r.to);
         barrier(CLK_LOCAL_MEM_FENCE); // which the sums of the last tile also need, before it is overwritten
-        load_tile(&s, k, seen, key_tile, value_tile);
+        load_keys(&s, &m);
         barrier(CLK_LOCAL_MEM_FENCE);
-        score_tile(query, key_tile, scores);
+        score_tile(&m);
         barrier(CLK_LOCAL_MEM_FENCE);
-        mask_scores(scores, k, seen, first, last, (long) b.tok.position - (long) (start + k), slope);
+        load_values(&s, &m);
+        finish_scores(&m, 1, b.n, base, b.tok.position - start, 0.0f); // a position from the chunk's start
         barrier(CLK_LOCAL_MEM_FENCE);
-        weigh_scores(&m, scores, w);
+        weigh_scores(&m, 1, b.n, base);
         barrier(CLK_LOCAL_MEM_FENCE);
-        add_weights(&m, w);
-        add_values(w, value_tile, fade, k >= span.full_from && k + TILE <= span.full_to, k, first, last, sum);
+        add_values(&m, base < r.whole_from || base + TILE > r.whole_to, sum);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    const bool done = chunk + 1 == chunks;
-#pragma unroll
     for (int n = 0; n < ITEM_SUMS; n++)
-#pragma unroll
-        for (int j = 0; j < LANES; j++) {
-            const int at = ITEM + n * GROUP_ITEMS, v = at % VALUE_VECTORS, i = at / VALUE_VECTORS * LANES + j;
-            if (!is_valid(&b, i, ok))
+        for (int i = 0; i < VALUE_ROWS; i++) {
+            const int at = ITEM + n * GROUP_ITEMS, row = at / VALUE_VECTORS * VALUE_ROWS + i, v = at % VALUE_VECTORS;
+            if (!is_valid(&b, row, ok))
                 continue;
-            if (done)
-                FORMAT(Q_T, store)(output + output_at + (b.first + i) * output_stride0 + h * output_stride1 + LANES * v,
-                                   total[i] == 0.0f ? (floatn) 0.0f : sum[n][j] / total[i], min(LANES, VALUE_SIZE - LANES * v));
-            else
-                old[(head + (ulong) i * HEADS) * VALUE_VECTORS + v] = sum[n][j];
-        }
-    for (int i = ITEM; i < QUERIES; i += GROUP_ITEMS)
-        if (!done && is_valid(&b, i, ok)) { // the item's own, as add_weights left them
-            pair[2 * (head + (ulong) i * HEADS)] = top[i];
-            pair[2 * (head + (ulong) i * HEADS) + 1] = total[i];
+            const ulong place = state + (ulong) row * HEADS;
+            const float total = m.total[4 * row] + m.total[4 * row + 1] + m.total[4 * row + 2] + m.total[4 * row + 3];
+            if (chunk + 1 == chunks) {
+                FORMAT(Q_T, store)(output + output_at + (b.first + row) * output_stride0 + h * output_stride1 + LANES * v,
+                                   total == 0.0f ? (floatn) 0.0f : sum[n][i] / total, min(LANES, VALUE_SIZE - LANES * v));
+                continue;
+            }
+            old[place * VALUE_VECTORS + v] = sum[n][i];
+            if (v == 0) {
+                pair[2 * place] = m.top[4 * row];
+                pair[2 * place + 1] = total;
+            }
         }
 }

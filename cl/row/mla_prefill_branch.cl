@@ -61,7 +61,7 @@ static inline void find_ranges(const struct block *b, __global const uint *valid
 {
     *from = chunk_tokens;
     *to = 0;
-    a->heads = 1;
+    a->kv_heads = a->heads = 1;
     a->tokens = b->n;
     a->cap = 0.0f;
     for (int i = 0; i < b->n; i++) {
@@ -102,7 +102,7 @@ static inline void store_output(const struct attention *a, int i, __global ELEM(
 
 // One head of a block of tokens, and a chunk of their request's keys. The first chunk begins the state, the last one
 // divides it into the output.
-__kernel void mla_chunk_attention(PAGED_ARGS, CHUNK_ARGS, TENSOR1(const uint, valid), TENSOR1(const uint, there),
+ROW_KERNEL void mla_chunk_attention(PAGED_ARGS, CHUNK_ARGS, TENSOR1(const uint, valid), TENSOR1(const uint, there),
                                   TENSOR1(const float, keys), TENSOR1(const float, ropes), TENSOR1(const float, values),
                                   TENSOR3(const ELEM(Q_T), q), TENSOR2(const ELEM(FREQS_T), freqs), TENSOR1(float, sums),
                                   TENSOR1(float, tops), TENSOR3(ELEM(Q_T), output), float score_scale, uint chunks, uint chunk)
@@ -122,6 +122,8 @@ __kernel void mla_chunk_attention(PAGED_ARGS, CHUNK_ARGS, TENSOR1(const uint, va
     SOURCE_INIT(s, b.tok.request, h);
 #if ALIBI
     a.slope[0] = alibi_slope(h) * M_LOG2E_F;
+#else
+    a.slope[0] = 0.0f;
 #endif
     begin_rows(&a);
     for (int i = 0; i < b.n; i++) {
@@ -137,8 +139,7 @@ __kernel void mla_chunk_attention(PAGED_ARGS, CHUNK_ARGS, TENSOR1(const uint, va
             load_state(sums + sums_at + (state + (ulong) i * HEADS) * (LANES * VALUE_VECTORS),
                        tops + tops_at + 2 * (state + (ulong) i * HEADS), i, &a);
     }
-    for (ulong base = from / TILE * TILE; base < to; base += TILE)
-        attend_tile(&s, &a, base, from, to);
+    attend(&s, &a, from / TILE, (to + TILE - 1) / TILE, from, to);
     for (int i = 0; i < b.n; i++) {
         if (!is_valid(&b, i, ok))
             continue;

@@ -2,6 +2,7 @@
 // Attention over the paged cache: paged_attention, and where keys are split paged_combine. Row set: a work-item takes a
 // unit for one block of a KV head's query heads.
 #include "lib/paged.clh"
+#include "lib/quant.clh"
 #include "lib/paged_values.clh"
 #include "lib/attention_row.clh"
 #include "lib/attention_units.clh"
@@ -27,9 +28,18 @@ static inline void finish(floatn *sum, float top, float total, __global const fl
         *lse = lse_of(top, total);
 }
 
-__kernel void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR1(const float, sinks), TENSOR3(ELEM(OUT_T), output),
-                              TENSOR2(float, lse), TENSOR1(float, sums), TENSOR1(float, tops), TENSOR1(const uint, schedule),
-                              uint units, uint splits, uint window, float q_scale, float cap)
+static inline void load_query(__global const ELEM(Q_T) *from, float factor, float *to)
+{
+    for (int d = 0; d < LANES * KEY_VECTORS; d += LANES)
+        vstoren(FORMAT(Q_T, load)(from + d, min(LANES, HEAD_SIZE - d)) * factor, 0, to + d);
+}
+
+// `run`: tokens of a unit at most; `unit_heads`: KV heads of an item, which read neighbouring rows. Together they are
+// at most TOKENS.
+ROW_KERNEL void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR1(const float, sinks),
+                              TENSOR3(ELEM(OUT_T), output), TENSOR2(float, lse), TENSOR1(float, sums), TENSOR1(float, tops),
+                              TENSOR1(const uint, schedule), uint units, uint splits, uint run, uint unit_heads, uint window,
+                              float q_scale, float cap)
 {
     const uint x = get_global_id(0), y = get_global_id(1), z = get_global_id(2);
     if (count == 0)
@@ -38,12 +48,14 @@ __kernel void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q
     if (units == 0 && y == 0 && z == 0)
         check_offsets(&c, x);
     struct unit u;
-    if (!find_unit(&c, schedule + schedule_at, units, x, z, splits, &u))
+    if (!find_unit(&c, schedule + schedule_at, units, x, run, z, splits, &u))
         return;
-    const uint head = y / BLOCKS * GROUP_HEADS + y % BLOCKS * HEAD_BLOCK; // the block's first
-    SOURCE_INIT(s, &c, u.token, u.at.request, y / BLOCKS);
+    const uint kv_head = y / BLOCKS * unit_heads, block = y % BLOCKS * HEAD_BLOCK;
+    const uint head = kv_head * GROUP_HEADS + block; // the first; of a KV head's, the block's
+    SOURCE_INIT(s, &c, u.token, u.at.request, kv_head);
     struct attention a;
-    a.heads = min(HEAD_BLOCK, (int) (GROUP_HEADS - y % BLOCKS * HEAD_BLOCK));
+    a.kv_heads = min(unit_heads, KV_HEADS - kv_head);
+    a.heads = min(HEAD_BLOCK, (int) (GROUP_HEADS - block));
     a.tokens = u.tokens;
     a.cap = cap;
     ulong first = ~0ul, last = 0, from, to;
@@ -58,44 +70,46 @@ __kernel void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T), q
         key_range(a.position[t], u.at.keys, window, &a.first[t], &a.last[t]);
         first = min(first, a.first[t]);
         last = max(last, a.last[t]);
-        for (int h = 0; h < a.heads; h++)
-            for (int v = 0; v < KEY_VECTORS; v++) {
-                const int d = LANES * v, r = t * a.heads + h;
-                const floatn lanes = FORMAT(Q_T, load)(q + q_at + (u.token + t) * q_stride0 + (head + h) * q_stride1 + d,
-                                                       min(LANES, HEAD_SIZE - d)) * q_scale;
-                vstoren(lanes, 0, a.q + r * (LANES * KEY_VECTORS) + d);
-            }
     }
+    for (int k = 0; k < a.kv_heads; k++)
+        for (int h = 0; h < a.heads; h++) {
+            const uint at = head + k * GROUP_HEADS + h;
 #if ALIBI
-    for (int h = 0; h < a.heads; h++)
-        a.slope[h] = alibi_slope(head + h) * M_LOG2E_F;
+            a.slope[k * a.heads + h] = alibi_slope(at) * M_LOG2E_F;
+#else
+            a.slope[k * a.heads + h] = 0.0f;
 #endif
-    begin_rows(&a);
+            for (int t = 0; t < a.tokens; t++)
+                load_query(q + q_at + (u.token + t) * q_stride0 + at * q_stride1, q_scale,
+                           a.q + ((k * a.tokens + t) * a.heads + h) * (LANES * KEY_VECTORS));
+        }
     split_range(&c, &u, window, &from, &to);
     from = max(from, first / TILE);
     to = min(to, (last + TILE - 1) / TILE);
-    for (ulong n = from; n < to; n++)
-        attend_tile(&s, &a, n * TILE, first, last);
-    for (int t = 0; t < a.tokens; t++)
-        for (int h = 0; found[t] && h < a.heads; h++) {
-            const int r = t * a.heads + h;
-            const float total = lane_sum(a.total[r]);
-            if (u.splits == 1) {
-                finish(a.sum + r * VALUE_VECTORS, a.top[r], total, sinks ? sinks + sinks_at + head + h : 0,
-                       output + output_at + (u.token + t) * output_stride0 + (head + h) * output_stride1,
-                       lse ? lse + lse_at + (u.token + t) * lse_stride0 + head + h : 0);
-                continue;
-            }
-            const ulong part = (u.part + (ulong) t * u.splits) * HEADS + head + h;
-            for (int v = 0; v < VALUE_VECTORS; v++)
-                f32_store(sums + sums_at + (part * VALUE_VECTORS + v) * LANES, a.sum[r * VALUE_VECTORS + v], LANES);
-            tops[tops_at + 2 * part] = a.top[r];
-            tops[tops_at + 2 * part + 1] = total;
+    begin_rows(&a);
+    attend(&s, &a, from, to, first, last);
+    for (int r = 0; r < a.kv_heads * a.tokens * a.heads; r++) {
+        const int h = r % a.heads, t = r / a.heads % a.tokens;
+        const uint at = head + r / a.heads / a.tokens * GROUP_HEADS + h, token = u.token + t;
+        const float total = lane_sum(a.total[r]);
+        if (!found[t])
+            continue;
+        if (u.splits == 1) {
+            finish(a.sum + r * VALUE_VECTORS, a.top[r], total, sinks ? sinks + sinks_at + at : 0,
+                   output + output_at + token * output_stride0 + at * output_stride1,
+                   lse ? lse + lse_at + token * lse_stride0 + at : 0);
+            continue;
         }
+        const ulong part = (u.part + (ulong) t * u.splits) * HEADS + at;
+        for (int v = 0; v < VALUE_VECTORS; v++)
+            f32_store(sums + sums_at + (part * VALUE_VECTORS + v) * LANES, a.sum[r * VALUE_VECTORS + v], LANES);
+        tops[tops_at + 2 * part] = a.top[r];
+        tops[tops_at + 2 * part + 1] = total;
+    }
 }
 
 // Merges the splits of one head of one token.
-__kernel void paged_combine(PAGED_ARGS, TENSOR1(const float, sinks), TENSOR3(ELEM(OUT_T), output), TENSOR2(float, lse),
+ROW_KERNEL void paged_combine(PAGED_ARGS, TENSOR1(const float, sinks), TENSOR3(ELEM(OUT_T), output), TENSOR2(float, lse),
                             TENSOR1(const float, sums), TENSOR1(const float, tops), TENSOR1(const uint, schedule), uint units,
                             uint splits)
 {

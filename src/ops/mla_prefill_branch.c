@@ -25,7 +25,7 @@ static const struct clf_tensor_rule tensors[] = {
 
 // What the launches share: sizes, and where things lie in the workspace.
 struct schedule {
-    struct clf_chunk_tiles tile;
+    struct clf_paged_tiles tile;
     int64_t reach, chunk, slots; // keys; keys a request at a time, of all
     uint32_t chunks;
     size_t valid, there, latents, ropes, keys, values, sums, tops; // offsets
@@ -90,7 +90,14 @@ static void lay_out(struct clf_plan *plan, const struct clinfer_mla_prefill_bran
 {
     const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), N = CLF_DIM(plan, 'N'),
                   R = CLF_DIM(plan, 'R'), V = CLF_DIM(plan, 'V');
-    s->tile = clf_tune_chunk_attention(plan->caps, N + R, V, exact_in_bf16(p));
+    // A head that shares its keys with no other.
+    const struct clf_paged_shape shape = { .tokens = T,
+                                           .requests = CLF_DIM(plan, 'B'),
+                                           .group = 1,
+                                           .key_size = N + R,
+                                           .value_size = V,
+                                           .as_bf16 = exact_in_bf16(p) };
+    s->tile = clf_tune_paged(plan->caps, &shape);
     const int64_t state = s->chunks > 1 ? T * H : 0; // one chunk needs none between launches
     s->there = clf_reserve(plan, s->slots, 4);
     s->latents = clf_reserve(plan, s->slots, 4 * CLF_DIM(plan, 'C'));
@@ -118,13 +125,12 @@ static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_mla_
     clf_define(l, "QUANT_BLOCK", p->w_k.dtype == CLINFER_F8_E4M3 ? p->k_granularity : 0);
     clf_define(l, "MASK", p->mask);
     clf_define(l, "ALIBI", p->score_mod == CLINFER_ALIBI);
+    clf_define(l, "SOFTCAP", 0);
+    clf_define(l, "TOKENS", s->tile.tokens);
     clf_define(l, "TILE", s->tile.tile);
     if (plan->caps->set == CLINFER_SET_GROUP) {
-        clf_define(l, "QUERIES", s->tile.queries);
         clf_define_type(l, "TILE_T", s->tile.tile_type);
     } else {
-        clf_define(l, "SOFTCAP", 0);
-        clf_define(l, "TOKENS", s->tile.queries);
         clf_define(l, "ROW_TILE", s->tile.row_tile);
         clf_define(l, "VALUE_TILE", s->tile.value_tile);
     }
@@ -188,7 +194,7 @@ static void push_attention(struct clf_plan *plan, const struct clinfer_mla_prefi
     clf_push(l, (cl_uint) s->chunks);
     clf_push_index(l);
     // Blocks of queries begin anew with each request.
-    clf_launch_grid(l, CLF_DIM(plan, 'T') / s->tile.queries + CLF_DIM(plan, 'B'), CLF_DIM(plan, 'H'), 1);
+    clf_launch_grid(l, CLF_DIM(plan, 'T') / s->tile.tokens + CLF_DIM(plan, 'B'), CLF_DIM(plan, 'H'), 1);
 }
 
 // w_k, and its scales, as one matrix of a batch of one.

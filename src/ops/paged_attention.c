@@ -19,8 +19,9 @@ static const struct clf_tensor_rule tensors[] = {
 // What the launches share.
 struct schedule {
     struct clf_paged_tiles tile;
-    int64_t blocks, units, splits; // blocks of a KV head's query heads; places of the grid for units
-    size_t sums, tops;             // offsets in the workspace
+    int64_t blocks;                         // of a KV head's query heads
+    int64_t units, unit_heads, run, splits; // places of the grid; KV heads and at most tokens of an item
+    size_t sums, tops;                      // offsets in the workspace
 };
 
 static clinfer_status check(struct clf_plan *plan, const struct clinfer_paged_attention_params *p)
@@ -67,17 +68,32 @@ static int64_t count_parts(const struct clf_plan *plan, const struct clinfer_pag
     return __builtin_mul_overflow(T, p->num_splits, &parts) ? -1 : parts; // -1 as a size: more than there is
 }
 
+// Whether bf16 has every value of a cache.
+static bool is_bf16(const clinfer_kv_cache *kv)
+{
+    return kv->dtype == CLINFER_BF16 || (kv->dtype == CLINFER_F8_E4M3 && !kv->scale_group);
+}
+
 static struct schedule lay_out(struct clf_plan *plan, const struct clinfer_paged_attention_params *p)
 {
-    const int64_t T = CLF_DIM(plan, 'T'), B = CLF_DIM(plan, 'B'), H = CLF_DIM(plan, 'H'),
-                  K = CLF_DIM(plan, 'K'), V = CLF_DIM(plan, 'V');
+    const int64_t T = CLF_DIM(plan, 'T'), H = CLF_DIM(plan, 'H'), K = CLF_DIM(plan, 'K'),
+                  V = CLF_DIM(plan, 'V');
     const int64_t keys = p->max_context ? p->max_context : CLF_DIM(plan, 'M') * CLF_DIM(plan, 'S');
-    struct schedule s = { .tile = clf_tune_paged(plan->caps, T, B, H / K, CLF_DIM(plan, 'D'), V) };
-    const int64_t runs = T / s.tile.tokens + B;
+    const clinfer_kv_cache *v = clf_kv_given(&p->kv_v) ? &p->kv_v : &p->kv;
+    const struct clf_paged_shape shape = { .tokens = T,
+                                           .requests = CLF_DIM(plan, 'B'),
+                                           .group = H / K,
+                                           .key_size = CLF_DIM(plan, 'D'),
+                                           .value_size = V,
+                                           .as_bf16 = is_bf16(&p->kv) && is_bf16(v) };
+    struct schedule s = { .tile = clf_tune_paged(plan->caps, &shape) };
     s.blocks = clf_blocks(H / K, s.tile.head_block);
     s.units = T;
-    s.splits = p->num_splits ? p->num_splits
-                             : clf_tune_splits(plan->caps, (runs < T ? runs : T) * K * s.blocks, keys);
+    const struct clf_paged_grid grid =
+        clf_tune_paged_grid(plan->caps, &s.tile, T, CLF_DIM(plan, 'B'), K, s.blocks, p->num_splits, keys);
+    s.unit_heads = grid.unit_heads;
+    s.run = grid.run;
+    s.splits = grid.splits;
     const int64_t parts = count_parts(plan, p, &s, keys);
     s.sums = clf_reserve(plan, parts, H * clf_blocks(V, s.tile.lanes) * s.tile.lanes * 4);
     s.tops = clf_reserve(plan, parts, H * 8);
@@ -98,8 +114,12 @@ static struct clf_launch *begin(struct clf_plan *plan, const struct clinfer_page
     clf_define(l, "HEAD_BLOCK", s->tile.head_block);
     clf_define(l, "TOKENS", s->tile.tokens);
     clf_define(l, "TILE", s->tile.tile);
-    clf_define(l, "ROW_TILE", s->tile.row_tile);
-    clf_define(l, "VALUE_TILE", s->tile.value_tile);
+    if (plan->caps->set == CLINFER_SET_GROUP) {
+        clf_define_type(l, "TILE_T", s->tile.tile_type);
+    } else {
+        clf_define(l, "ROW_TILE", s->tile.row_tile);
+        clf_define(l, "VALUE_TILE", s->tile.value_tile);
+    }
     clf_define_values(l, plan, p);
     clf_define_paged(l, plan, p);
     clf_push_paged(l, plan, p);
@@ -129,11 +149,13 @@ static void push_launches(struct clf_plan *plan, const struct clinfer_paged_atte
     clf_push_values(l, plan, p);
     clf_push_tensor(l, &p->q, 3);
     push_results(l, plan, p, s);
+    clf_push(l, (cl_uint) s->run);
+    clf_push(l, (cl_uint) s->unit_heads);
     clf_push(l, (cl_uint) (clf_is_windowed(p->mask) ? p->local_window_size : 0));
     // The softmax runs in base 2.
     clf_push(l, p->softcap > 0 ? p->scale / p->softcap : p->scale * log2_e);
     clf_push(l, p->softcap * log2_e);
-    clf_launch_grid(l, s->units, CLF_DIM(plan, 'K') * s->blocks, s->splits);
+    clf_launch_grid(l, s->units, clf_blocks(CLF_DIM(plan, 'K'), s->unit_heads) * s->blocks, s->splits);
 
     // Without splits it returns at once, and is there so that each call takes the same programs.
     const bool merge = s->splits > 1;
