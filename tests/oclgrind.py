@@ -14,14 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 clinfer, source = sys.argv[1:3]
 # Small files that between them launch every kernel, with and without scales. `--device oclgrind` finds no other device.
 CASES = ["rope_split_partial_f16", "rope_fp8_scaled_partial", "norm_fp8_scaled_cache", "norm_short_gamma", "mla_store_scaled",
-         "mla_store_saturates", "mla_decode_scaled_cache", "mla_decode_bf16_weights", "store_kv_scaled"]
+         "mla_store_saturates", "mla_decode_scaled_cache", "mla_decode_bf16_weights", "store_kv_scaled",
+         "mla_prefill_fp8_cache"]
 
 
 def run(case, kernel_set, kernels, folder):
     """(the command's output, or None where it failed; the simulator's log)"""
     log = os.path.join(folder, f"{case}.{kernel_set}.log")
     p = subprocess.run(["oclgrind", "--log", log, "--data-races", clinfer, "run", f"{source}/tests/data/{case}.safetensors",
-                        "--set", kernel_set, "--device", "oclgrind"], capture_output=True, text=True, errors="replace", timeout=120,
+                        "--set", kernel_set, "--gemm", "own", "--device", "oclgrind"], capture_output=True, text=True, errors="replace", timeout=120,
                        env={**os.environ, "CLINFER_CACHE_DIR": "", "CLINFER_CL_DIR": kernels})
     text = open(log, errors="replace").read() if os.path.exists(log) else "no log"
     return (p.stdout if p.returncode == 0 else None), text + (p.stderr if p.returncode else "")
