@@ -111,6 +111,12 @@ double ot_get(const struct ot_call *c, const char *tensor, enum ot_copy copy, in
 void ot_set(const struct ot_call *c, const char *tensor, int64_t i, int64_t j, int64_t k, double x);
 unsigned char *ot_row(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head);
 float *ot_row_scales(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head);
+// The same of either plane, V's wherever it lies.
+enum ot_plane { OT_K, OT_V };
+unsigned char *ot_plane_row(const struct ot_call *c, enum ot_plane which, enum ot_copy copy, int64_t request,
+                            int64_t pos, int64_t head);
+float *ot_plane_scales(const struct ot_call *c, enum ot_plane which, enum ot_copy copy, int64_t request,
+                       int64_t pos, int64_t head);
 // Sets an element of a cache row, of the head's code where the cache has scales.
 void ot_set_row(const struct ot_call *c, int64_t request, int64_t pos, int64_t head, int64_t d, double x);
 double ot_get_row(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head,

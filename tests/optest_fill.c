@@ -62,6 +62,7 @@ static const struct {
     { "q_proj", 0, 1 },
     { "q_rope", 0, 1 },
     { "q", 0, 1 },
+    { "sinks", 0, 1 },
     { "k", 0, 1 },
     { "v", 0, 1 },
     { "kv_input", 0.1, 1.5 },
@@ -120,15 +121,17 @@ static void fill_tensors(struct ot_call *c)
     }
 }
 
-static void fill_row(struct ot_call *c, int request, int64_t pos)
+static void fill_row(struct ot_call *c, enum ot_plane which, int request, int64_t pos)
 {
-    const clinfer_kv_cache *kv = kv_of(c);
+    const clinfer_kv_cache *own = field(c->params, c->op->kv_v),
+                           *kv = which == OT_V && own->dtype ? own : kv_of(c);
     for (int64_t h = 0; h < kv->num_heads; h++) {
+        unsigned char *row = ot_plane_row(c, which, OT_INITIAL, request, pos, h);
         for (int64_t d = 0; d < kv->head_size; d++)
-            ot_set_row(c, request, pos, h, d, (kv->scale_group ? 60 : 1) * ot_gauss(&c->random));
+            ref_store(row, kv->dtype, d, (kv->scale_group ? 60 : 1) * ot_gauss(&c->random));
         if (!kv->scale_group)
             continue;
-        float *scales = ot_row_scales(c, OT_INITIAL, request, pos, h);
+        float *scales = ot_plane_scales(c, which, OT_INITIAL, request, pos, h);
         for (int64_t g = 0; g < op_groups(kv->head_size, kv->scale_group); g++) {
             const float scale = (float) (exp2(ot_gauss(&c->random)) / 60);
             memcpy(scales + g, &scale, sizeof scale);
@@ -139,11 +142,13 @@ static void fill_row(struct ot_call *c, int request, int64_t pos)
 void ot_fill(struct ot_call *c)
 {
     const struct ot_batch *b = &c->batch;
+    const bool reads_v = c->op->reads_context && c->op->kv_v;
     fill_batch(c);
     fill_tensors(c);
     for (int i = 0; i < b->requests; i++) {
         const int64_t end = b->fresh[i] ? b->cached[i] + b->fresh[i] : 0;
         for (int64_t pos = c->op->reads_context ? 0 : b->cached[i]; pos < end; pos++)
-            fill_row(c, i, pos);
+            for (enum ot_plane which = OT_K; which <= (reads_v ? OT_V : OT_K); which++)
+                fill_row(c, which, i, pos);
     }
 }

@@ -61,24 +61,47 @@ static void locate(const struct ot_call *c, int64_t request, int64_t pos, int64_
     cr_assert(*page < kv->num_pages);
 }
 
-unsigned char *ot_row(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head)
+// A plane of the call's layer, V's wherever it lies, and the memory of its blocks or scales.
+static struct ref_plane plane_of(const struct ot_call *c, enum ot_plane which, bool scales,
+                                 const struct ot_memory **m)
 {
-    const struct ref_plane k = ref_plane_of(field(c->params, c->op->kv), c->batch.layer, 0);
-    const struct ot_memory *m = &c->memory[c->of[index_of(c, "kv_blocks")]];
+    const bool own = which == OT_V && ((clinfer_kv_cache *) field(c->params, c->op->kv_v))->dtype;
+    const char *blocks = own ? "v_blocks" : "kv_blocks";
+    *m = &c->memory[c->of[index_of(c, !scales ? blocks : own ? "v_scales" : "kv_scales")]];
+    return ref_plane_of(field(c->params, own ? c->op->kv_v : c->op->kv), c->batch.layer,
+                        which == OT_V && !own);
+}
+
+unsigned char *ot_plane_row(const struct ot_call *c, enum ot_plane which, enum ot_copy copy, int64_t request,
+                            int64_t pos, int64_t head)
+{
+    const struct ot_memory *m;
+    const struct ref_plane k = plane_of(c, which, false, &m);
     int64_t page, slot;
     locate(c, request, pos, &page, &slot);
     const int64_t at = page * k.page_stride + (slot * k.num_heads + head) * k.head_size;
     return bytes_of(m, copy) + (k.blocks - m->ref) + (size_t) at * clinfer_dtype_size(k.dtype);
 }
 
-float *ot_row_scales(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head)
+float *ot_plane_scales(const struct ot_call *c, enum ot_plane which, enum ot_copy copy, int64_t request,
+                       int64_t pos, int64_t head)
 {
-    const struct ref_plane k = ref_plane_of(field(c->params, c->op->kv), c->batch.layer, 0);
-    const struct ot_memory *m = &c->memory[c->of[index_of(c, "kv_scales")]];
+    const struct ot_memory *m;
+    const struct ref_plane k = plane_of(c, which, true, &m);
     int64_t page, slot;
     locate(c, request, pos, &page, &slot);
     const int64_t at = page * k.scales_page_stride + (slot * k.num_heads + head) * k.num_groups;
     return (float *) (void *) (bytes_of(m, copy) + (k.scales - m->ref)) + at;
+}
+
+unsigned char *ot_row(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head)
+{
+    return ot_plane_row(c, OT_K, copy, request, pos, head);
+}
+
+float *ot_row_scales(const struct ot_call *c, enum ot_copy copy, int64_t request, int64_t pos, int64_t head)
+{
+    return ot_plane_scales(c, OT_K, copy, request, pos, head);
 }
 
 void ot_set_row(const struct ot_call *c, int64_t request, int64_t pos, int64_t head, int64_t d, double x)
