@@ -112,6 +112,17 @@ Test(mla_prefill_branch, no_tokens)
     ot_check_no_tokens(begin_plain);
 }
 
+// A decode step and a prompt, as the context's device has them; test_plan_prefill has more.
+Test(mla_prefill_branch, cheaper)
+{
+    struct ot_device d = ot_open(0);
+    struct clinfer_mla_shape s = { 128, 128, 64, 512, 128, 1, 1, 4096 };
+    cr_expect_eq(clinfer_mla_prefill_cheaper(d.ctx, &s), 0);
+    s.new_tokens = 4096;
+    cr_expect_eq(clinfer_mla_prefill_cheaper(d.ctx, &s), 1);
+    ot_close(&d);
+}
+
 // Without what some devices lack, results stay the same.
 Test(mla_prefill_branch, fewer_capabilities)
 {
