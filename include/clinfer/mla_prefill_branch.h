@@ -57,8 +57,8 @@ struct clinfer_mla_prefill_branch_params {
 // kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (C + R or N + R + V of more than 2^14; in the group set what
 // passes the device's local memory; no kernel set passed its self-check here; CLBlast does not work here) or
 // OpenCL's; nothing is enqueued on error. Should the driver refuse a launch after the first, its code comes
-// back and output and new cache rows are undefined. Threads: any; calls that share the arena run one after another.
-// Source: DeepSeek-V2 (2024), section 2.1. Elsewhere: mla_prefill_branch_fp8.
+// back and output and new cache rows are undefined. Threads: any; calls that share the arena run one after
+// another. Source: DeepSeek-V2 (2024), section 2.1. Elsewhere: mla_prefill_branch_fp8.
 CLINFER_API clinfer_status clinfer_mla_prefill_branch(clinfer_ctx *ctx,
                                                       const struct clinfer_mla_prefill_branch_params *params,
                                                       cl_uint num_events_in_wait_list,
