@@ -13,7 +13,7 @@
 #include "../ref/ref.h"
 #include "../tools/compare.h"
 
-enum { OT_MAX_REQUESTS = 24, OT_NOTE = 256 };
+enum { OT_MAX_REQUESTS = 24, OT_NOTE = 320 };
 
 // A sequence of random numbers that a name and the environment's OPTEST_SEED (0) choose.
 struct ot_random {
