@@ -19,6 +19,7 @@ void ref_rms_norm(const struct clinfer_rms_norm_params *p);
 void ref_merge_states(const struct clinfer_merge_states_params *p);
 void ref_paged_attention(const struct clinfer_paged_attention_params *p);
 void ref_matmul(const struct clinfer_matmul_params *p);
+void ref_mla_prefill_branch(const struct clinfer_mla_prefill_branch_params *p);
 
 // ref_types.c: element types. Addresses need no alignment.
 
@@ -76,6 +77,26 @@ bool ref_sees(clinfer_mask mask, int64_t window, int64_t query, int64_t key);
 double ref_score_bias(clinfer_score_mod mod, int64_t heads, int64_t h, int64_t query, int64_t key);
 // Keys of a request, cached and new, as far as the table reaches.
 int64_t ref_num_keys(const clinfer_kv_batch *batch, const clinfer_kv_cache *kv, int64_t request);
+
+// ref_mla.c: what both branches of MLA share.
+
+// The rows of an MLA cache that a request has, old and new, at most `most`.
+struct ref_rows {
+    int64_t n;
+    double *row; // [n][head_size]
+    bool *there; // false: on a bad page
+};
+struct ref_rows ref_read_rows(const clinfer_kv_batch *batch, const clinfer_kv_cache *kv, int64_t layer,
+                              int64_t request, int64_t most);
+void ref_free_rows(const struct ref_rows *rows);
+
+// The row of a new token in place: RMSNorm of the latent part, RoPE of the rest by a row of the table.
+void ref_mla_cache_row(const clinfer_kv_cache *kv, int64_t layer, const struct ref_token *at,
+                       const clinfer_tensor *gamma, double epsilon, const double *table);
+// y[i][n] = sum over k of x[i][k] w[h][n][k] for `count` rows x; with fp8 weights each is quantised per gk
+// columns.
+void ref_project(const clinfer_tensor *w, const clinfer_tensor *w_scale, int64_t gn, int64_t gk, int64_t h,
+                 int64_t count, const double *x, int64_t x_stride, double *y, int64_t y_stride);
 
 // Pieces that ops share, each in the file of the op it is named for.
 

@@ -2,6 +2,7 @@
 // Arguments and launches of a call: the only place that binds and enqueues for one.
 #include "call.h"
 #include "clblast.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,15 +14,43 @@ clinfer_status clf_call_error(struct clf_call *c, cl_int err, const char *what)
     return clf_error(c->ctx, (clinfer_status) err, text);
 }
 
-static cl_int bind(const struct clf_call *c, const struct clf_launch *l, cl_kernel kernel)
+// A command of a call: a launch, and which repetition of it.
+struct step {
+    int launch;
+    cl_uint index;
+};
+
+// Launches of the loop count once for each repetition.
+static int64_t num_steps(const struct clf_plan *plan)
 {
+    const int64_t more = plan->loop.count ? (int64_t) plan->loop.times - 1 : 0;
+    return plan->num_launches + more * plan->loop.count;
+}
+
+static struct step step_at(const struct clf_plan *plan, int64_t i)
+{
+    const struct clf_loop *loop = &plan->loop;
+    const int64_t in_loop = i - loop->first, all = (int64_t) loop->count * loop->times;
+    if (!loop->count || in_loop < 0)
+        return (struct step){ (int) i, 0 };
+    if (in_loop >= all)
+        return (struct step){ (int) (i - all + loop->count), 0 };
+    return (struct step){ loop->first + (int) (in_loop % loop->count), (cl_uint) (in_loop / loop->count) };
+}
+
+// All arguments of a step's kernel, or only those that differ from one repetition to the next.
+static cl_int bind(const struct clf_call *c, struct step s, bool all)
+{
+    const struct clf_launch *l = &c->plan->launch[s.launch];
     cl_int err = CL_SUCCESS;
     for (int i = 0; !err && i < l->num_args; i++) {
         const struct clf_arg *a = &l->arg[i];
         const void *value = a->kind == CLF_ARG_WORKSPACE ? (const void *) &c->workspace
                             : a->kind == CLF_ARG_FAULT   ? (const void *) &c->fault
+                            : a->kind == CLF_ARG_INDEX   ? (const void *) &s.index
                                                          : (const void *) &a->v;
-        err = clSetKernelArg(kernel, (cl_uint) i, a->size, value);
+        if (all || a->kind == CLF_ARG_INDEX)
+            err = clSetKernelArg(c->kernel[s.launch], (cl_uint) i, a->size, value);
     }
     return err;
 }
@@ -37,11 +66,11 @@ static bool has_twin(const struct clf_call *c, int launch)
 }
 
 // All arguments before the first launch, so that one which the driver refuses leaves nothing behind.
-static cl_int bind_all(const struct clf_call *c, int *done)
+static cl_int bind_all(const struct clf_call *c, int *launch)
 {
     cl_int err = CL_SUCCESS;
-    for (*done = 0; *done < c->plan->num_launches; ++*done)
-        if ((err = bind(c, &c->plan->launch[*done], c->kernel[*done])))
+    for (*launch = 0; *launch < c->plan->num_launches; ++*launch)
+        if ((err = bind(c, (struct step){ *launch, 0 }, true)))
             break;
     return err;
 }
@@ -91,15 +120,17 @@ static cl_int multiply(struct clf_call *c, const struct clf_gemm *g, cl_uint num
     return err;
 }
 
-static cl_int launch(struct clf_call *c, int i, cl_uint num_wait, const cl_event *wait, cl_event *event)
+static cl_int launch(struct clf_call *c, struct step s, cl_uint num_wait, const cl_event *wait,
+                     cl_event *event)
 {
-    const struct clf_launch *l = &c->plan->launch[i];
+    const struct clf_launch *l = &c->plan->launch[s.launch];
     if (l->kind == CLF_GEMM)
         return multiply(c, &l->gemm, num_wait, wait, event);
-    cl_int err = has_twin(c, i) ? bind(c, l, c->kernel[i]) : CL_SUCCESS;
+    const bool all = has_twin(c, s.launch);
+    cl_int err = all || s.index ? bind(c, s, all) : CL_SUCCESS;
     if (!err)
-        err = clEnqueueNDRangeKernel(c->queue, c->kernel[i], 3, NULL, l->global, l->local, num_wait, wait,
-                                     event);
+        err = clEnqueueNDRangeKernel(c->queue, c->kernel[s.launch], 3, NULL, l->global, l->local, num_wait,
+                                     wait, event);
     c->ctx->stats.launches += !err && !c->quiet;
     return err;
 }
@@ -107,21 +138,22 @@ static cl_int launch(struct clf_call *c, int i, cl_uint num_wait, const cl_event
 // Launches follow each other: by the queue's order, or by an event each. Sets *last to the final event where
 // `want_last` asks for it. *done counts the launches that the driver took.
 static cl_int enqueue(struct clf_call *c, const cl_event *wait, cl_uint num_wait, bool want_last,
-                      cl_event *last, int *done)
+                      cl_event *last, int64_t *done)
 {
+    const int64_t steps = num_steps(c->plan);
     const bool report = c->ctx->profile && !c->quiet;
     cl_event previous = NULL;
     cl_int err = CL_SUCCESS;
-    for (*done = 0; *done < c->plan->num_launches; ++*done) {
-        const struct clf_launch *l = &c->plan->launch[*done];
-        const bool final = *done == c->plan->num_launches - 1;
+    for (*done = 0; *done < steps; ++*done) {
+        const struct step s = step_at(c->plan, *done);
+        const bool final = *done == steps - 1;
         const bool need = c->out_of_order || report || (final && want_last);
         cl_event event = NULL;
-        err = launch(c, *done, num_wait, wait, need ? &event : NULL);
+        err = launch(c, s, num_wait, wait, need ? &event : NULL);
         if (err)
             break;
         if (event && report)
-            report_time(c, l, event);
+            report_time(c, &c->plan->launch[s.launch], event);
         if (previous)
             clReleaseEvent(previous);
         previous = event;
@@ -167,7 +199,7 @@ static cl_event arena_event(struct clf_arena *arena)
 
 // With the arena, a call also waits for the one that used it last. The caller's list may have any length,
 // so a marker stands for it.
-static cl_int enqueue_after_arena(struct clf_call *c, cl_event *last, int *done)
+static cl_int enqueue_after_arena(struct clf_call *c, cl_event *last, int64_t *done)
 {
     cl_event both[2];
     cl_uint n = 0;
@@ -191,31 +223,36 @@ static cl_int enqueue_after_arena(struct clf_call *c, cl_event *last, int *done)
     return err;
 }
 
+// The error of launch `number` of `of`, from 1.
+static clinfer_status launch_error(struct clf_call *c, cl_int err, const char *what, int launch,
+                                   int64_t number, int64_t of)
+{
+    char text[256];
+    const int n = snprintf(text, sizeof text, "%s %" PRId64 " of %" PRId64, what, number, of);
+    if (c->plan->launch[launch].kind == CLF_GEMM) {
+        const char *why;
+        const int code = err;
+        err = (cl_int) clf_clblast_status(code, &why);
+        snprintf(text + n, sizeof text - (size_t) n, ", by CLBlast%s%s (%d)", why ? ": " : "", why ? why : "",
+                 code);
+    }
+    return clf_call_error(c, err, text);
+}
+
 clinfer_status clf_enqueue(struct clf_call *c, cl_event *event)
 {
     cl_event last = NULL;
-    int done = 0;
+    int bound;
+    int64_t done;
     const bool arena = c->plan->workspace && !c->plan->workspace_mem;
-    const char *what = "arguments of launch";
-    cl_int err = bind_all(c, &done);
-    if (!err) {
-        what = "launch";
-        done = 0;
-        err = arena ? enqueue_after_arena(c, &last, &done)
-                    : enqueue(c, c->wait, c->num_wait, event != NULL, &last, &done);
-    }
-    if (err) {
-        char text[256];
-        const int n = snprintf(text, sizeof text, "%s %d of %d", what, done + 1, c->plan->num_launches);
-        if (c->plan->launch[done].kind == CLF_GEMM) {
-            const char *why;
-            const int code = err;
-            err = (cl_int) clf_clblast_status(code, &why);
-            snprintf(text + n, sizeof text - (size_t) n, ", by CLBlast%s%s (%d)", why ? ": " : "",
-                     why ? why : "", code);
-        }
-        return clf_call_error(c, err, text);
-    }
+    cl_int err = bind_all(c, &bound);
+    if (err)
+        return launch_error(c, err, "arguments of launch", bound, bound + 1, c->plan->num_launches);
+    done = 0;
+    err = arena ? enqueue_after_arena(c, &last, &done)
+                : enqueue(c, c->wait, c->num_wait, event != NULL, &last, &done);
+    if (err)
+        return launch_error(c, err, "launch", step_at(c->plan, done).launch, done + 1, num_steps(c->plan));
     if (event)
         *event = last;
     else if (last)

@@ -80,8 +80,8 @@ static void push_x(struct clf_launch *l, const struct clf_plan *plan, const stru
         return;
     }
     clf_push_workspace(l, plan, m->x);
-    clf_push(l, (cl_ulong) (m->heads * m->columns));
-    clf_push(l, (cl_ulong) m->columns);
+    clf_push(l, (cl_ulong) (m->shared_x ? m->columns : m->heads * m->columns));
+    clf_push(l, (cl_ulong) (m->shared_x ? 0 : m->columns));
 }
 
 static void push_own(struct clf_plan *plan, const struct clf_matmul *m)

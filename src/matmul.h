@@ -9,6 +9,7 @@ struct clf_matmul {
     int64_t tokens, heads, rows, columns; // T, H, N, K
     const clinfer_tensor *x_tensor;       // [T, H, K], or NULL: f32 in the workspace
     size_t x;                             // workspace offset of x in f32, [T, H, K] dense
+    bool shared_x;                        // x, in the workspace, is [T, K], the same for all heads
     const clinfer_tensor *w, *w_scale,
         *bias;                       // [H, N, K], [H, ceil(N / row_block), ceil(K / column_block)], [N]
     int64_t row_block, column_block; // with fp8 weights

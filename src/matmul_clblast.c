@@ -4,10 +4,12 @@
 #include "matmul.h"
 #include "tune.h"
 
-// f32 weights serve where they lie.
+// f32 weights serve where they lie. Heads that share x are one product, which wants their rows one after
+// another.
 static bool in_place(const struct clf_matmul *m)
 {
-    return m->w->dtype == CLINFER_F32;
+    const bool apart = m->heads > 1 && clf_stride(m->w, 0) != m->rows * clf_stride(m->w, 1);
+    return m->w->dtype == CLINFER_F32 && !(m->shared_x && apart);
 }
 
 // Bytes of the decoded weights, in whole lines.
@@ -35,6 +37,13 @@ static struct clf_gemm product_of(const struct clf_plan *plan, const struct clf_
         const size_t row = (size_t) clf_stride(m->w, 1);
         g.w =
             (struct clf_matrix){ m->w->mem, m->w->offset / 4, N > 1 ? row : K, (size_t) clf_stride(m->w, 0) };
+    }
+    if (m->shared_x) { // the heads' rows of w are columns of one wider y
+        g.n = H * N;
+        g.batch = 1;
+        g.x.row_stride = K;
+        if (in_place(m) && H > 1)
+            g.w.row_stride = (size_t) clf_stride(m->w, 0) / N;
     }
     return g;
 }

@@ -46,7 +46,8 @@ struct clf_def {
     int64_t value;
 };
 
-enum clf_arg_kind { CLF_ARG_MEM, CLF_ARG_WORKSPACE, CLF_ARG_FAULT, CLF_ARG_SCALAR };
+// CLF_ARG_INDEX: which repetition of the plan's loop it is, a u32 from 0.
+enum clf_arg_kind { CLF_ARG_MEM, CLF_ARG_WORKSPACE, CLF_ARG_FAULT, CLF_ARG_SCALAR, CLF_ARG_INDEX };
 struct clf_arg {
     enum clf_arg_kind kind;
     size_t size;
@@ -117,6 +118,12 @@ struct clf_caps {
 
 enum clf_mode { CLF_CALL, CLF_COMPILE, CLF_MEASURE };
 
+// A run of a plan's launches that is enqueued `times` times over, one repetition after another.
+struct clf_loop {
+    int first, count; // launches; count 0: there is none
+    uint32_t times;
+};
+
 // Host half of a call. Lives on the caller's stack; pure data.
 struct clf_plan {
     const struct clf_op *op;
@@ -125,6 +132,7 @@ struct clf_plan {
     int64_t dim['z' - 'A' + 1]; // by axis letter, filled by validation; -1 unknown
     struct clf_launch launch[CLF_MAX_LAUNCHES];
     int num_launches;
+    struct clf_loop loop;
     struct clf_view view[CLF_MAX_VIEWS];
     int num_views;
     size_t workspace;     // bytes of scratch that the launches share

@@ -85,6 +85,18 @@ void clf_launch_items(struct clf_launch *l, int items)
         }
 }
 
+void clf_loop_begin(struct clf_plan *plan, uint32_t times)
+{
+    assert(!plan->loop.count && times);
+    plan->loop.first = plan->num_launches;
+    plan->loop.times = times;
+}
+
+void clf_loop_end(struct clf_plan *plan)
+{
+    plan->loop.count = plan->num_launches - plan->loop.first;
+}
+
 void clf_define(struct clf_launch *l, const char *name, int64_t value)
 {
     assert(l->spec.num_defs < CLF_MAX_DEFS);
@@ -131,6 +143,11 @@ void clf_push_f32(struct clf_launch *l, cl_float v)
 void clf_push_mem(struct clf_launch *l, cl_mem mem)
 {
     clf_push_arg(l, (struct clf_arg){ CLF_ARG_MEM, sizeof mem, { .mem = mem } });
+}
+
+void clf_push_index(struct clf_launch *l)
+{
+    clf_push_arg(l, (struct clf_arg){ CLF_ARG_INDEX, sizeof(cl_uint), { .u32 = 0 } });
 }
 
 int64_t clf_stride(const clinfer_tensor *t, int axis)

@@ -13,6 +13,10 @@ void clf_launch_grid(struct clf_launch *l, int64_t x, int64_t y, int64_t z);
 // Work-groups of so many items, in place of what clf_tune_group() says; nothing in the row set.
 void clf_launch_items(struct clf_launch *l, int items);
 
+// The launches begun between the two are repeated `times` times, 1 or more; a plan has at most one such run.
+void clf_loop_begin(struct clf_plan *plan, uint32_t times);
+void clf_loop_end(struct clf_plan *plan);
+
 void clf_define(struct clf_launch *l, const char *name, int64_t value);
 void clf_define_type(struct clf_launch *l, const char *name, clinfer_dtype dtype);
 
@@ -22,6 +26,8 @@ void clf_push_i32(struct clf_launch *l, cl_int v);
 void clf_push_u32(struct clf_launch *l, cl_uint v);
 void clf_push_u64(struct clf_launch *l, cl_ulong v);
 void clf_push_f32(struct clf_launch *l, cl_float v);
+// The repetition, a u32.
+void clf_push_index(struct clf_launch *l);
 // The argument's C type picks its size; anything else does not compile.
 #define clf_push(l, x)                                                                                       \
     _Generic((x), cl_int                                                                                     \

@@ -124,6 +124,11 @@ static cl_int check_group(const clinfer_ctx *ctx, cl_kernel kernel, const struct
     return CL_INVALID_WORK_GROUP_SIZE;
 }
 
+static bool is_scalar(const struct clf_arg *a)
+{
+    return a->kind == CLF_ARG_SCALAR || a->kind == CLF_ARG_INDEX;
+}
+
 static cl_int add_kernel(const clinfer_ctx *ctx, struct clf_program *p, const struct clf_launch *l,
                          cl_kernel *kernel)
 {
@@ -139,7 +144,7 @@ static cl_int add_kernel(const clinfer_ctx *ctx, struct clf_program *p, const st
     *slot = (struct clf_kernel){ .name = l->kernel, .kernel = k, .num_args = l->num_args };
     memcpy(slot->local, l->local, sizeof slot->local);
     for (int i = 0; i < l->num_args; i++)
-        slot->arg_size[i] = l->arg[i].kind == CLF_ARG_SCALAR ? (unsigned char) l->arg[i].size : 0;
+        slot->arg_size[i] = is_scalar(&l->arg[i]) ? (unsigned char) l->arg[i].size : 0;
     *kernel = k;
     return CL_SUCCESS;
 }

@@ -3,6 +3,7 @@
 // depend on them but for rounding.
 #pragma once
 #include "op.h"
+#include <clinfer/mla_prefill_branch.h>
 
 // The work-group of the group set: its items, a power of two, and the lanes of an item's vectors.
 struct clf_group_shape {
@@ -25,6 +26,9 @@ struct clf_matmul_tiles clf_tune_matmul(const struct clf_caps *caps, int64_t tok
 // in the group set.
 int64_t clf_tune_rows(const struct clf_caps *caps, const struct clf_matmul_tiles *tile, int64_t rows,
                       int64_t blocks);
+
+// Work-items a compute unit: several, so that one that is slow holds up nobody.
+enum { CLF_ITEMS_A_UNIT = 4 };
 
 // Whether CLBlast takes a projection of that many tokens, as far as sizes let it.
 bool clf_tune_clblast(const struct clf_caps *caps, int64_t tokens);
@@ -67,6 +71,11 @@ struct clf_paged_grid clf_tune_paged_grid(const struct clf_caps *caps, const str
 int64_t clf_tune_item_keys(const struct clf_caps *caps, int64_t keys, int64_t heads);
 // The most parts, splits times tokens, of any call with at most that many tokens, on `heads` blocks of heads.
 int64_t clf_tune_paged_parts(const struct clf_caps *caps, int64_t tokens, int64_t heads, int64_t max_keys);
+// Keys of each request whose K and V, `bytes` a key, are in memory at a time.
+int64_t clf_tune_chunk_tokens(int64_t requests, int64_t bytes, int64_t max_keys);
+
+// Whether a step takes less time by mla_prefill_branch than by mla_decode_branch.
+bool clf_tune_mla_prefill(const struct clf_caps *caps, const struct clinfer_mla_shape *shape);
 
 // Splits of the key range, so that every compute unit has several work-items, in the group set work-groups:
 // "items" of either.

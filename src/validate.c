@@ -198,6 +198,7 @@ clinfer_status clf_plan(struct clf_plan *plan, const struct clf_op *op, const vo
     plan->caps = caps;
     plan->mode = mode;
     plan->num_launches = plan->num_views = 0;
+    plan->loop = (struct clf_loop){ 0 };
     plan->workspace = plan->workspace_offset = 0;
     plan->workspace_mem = NULL;
     plan->empty = false;

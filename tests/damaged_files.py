@@ -175,6 +175,12 @@ cases |= {
     "page id of an old key": edited(attention, words("lookup_table", [10**6])),
 }
 cases["weight scales missing"] = edited(decode, without("w_uk_scale"))
+prefill = "mla_prefill_fp8_weights"
+cases |= {
+    "scales of w_k missing": edited(prefill, without("w_k_scale")),
+    "chunk of -1 keys": edited(prefill, meta("chunk_tokens", "-1")),
+    "chunk no number": edited(prefill, meta("chunk_tokens", "all")),
+}
 cases["gamma missing"] = edited(norm, without("gamma"))
 
 

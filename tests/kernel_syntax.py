@@ -27,6 +27,7 @@ ATTENTION = {**ATTENTION_TILES, "HEADS": [12], "MASK": range(5), "ALIBI": [0, 1]
 WEIGHTS = {"W_T": CACHE, "ROW_BLOCK": [1, 128], "COLUMN_BLOCK": [0, 16, 20]}
 Q8_0 = {"W_T": ["i8"], "ROW_BLOCK": [1], "COLUMN_BLOCK": [32]}
 PRODUCT = {"X_T": FLOATS, "Y_T": FLOATS, "ROUND_T": FLOATS, "BIAS_T": FLOATS}
+CHUNK_TILES = {"SOFTCAP": [0], "TOKENS": [64, 16], "TILE": [64, 16], "ROW_TILE": [4], "VALUE_TILE": [4, 1]}
 
 KERNELS = {
     "fused_qk_rope": [
@@ -50,6 +51,13 @@ KERNELS = {
         {**MLA, **TILES, "HEADS": [40], "NOPE": [32, 0, 7], "MASK": range(5), "ALIBI": [0, 1], "QUANT_BLOCK": [0, 32, 20]},
         {**MLA, **TILES, **SCALED, "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
         {**MLA, **TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
+    ],
+    "mla_prefill_branch": [
+        {**MLA, **CHUNK_TILES, "HEADS": [40], "NOPE": [32, 0, 7], "VALUE_SIZE": [40, 7], "MASK": range(5), "ALIBI": [0, 1],
+         "QUANT_BLOCK": [0, 32, 20]},
+        {**MLA, **CHUNK_TILES, **SCALED, "HEADS": [3], "NOPE": [32], "VALUE_SIZE": [40], "MASK": [0], "ALIBI": [0], "QUANT_BLOCK": [32]},
+        {**MLA, **CHUNK_TILES, "ROPE_DIM": [0], "HEAD_SIZE": [64], "HEADS": [3], "NOPE": [32], "VALUE_SIZE": [40], "MASK": [0],
+         "ALIBI": [0], "QUANT_BLOCK": [32]},
     ],
     "kv_store": [
         {**PAGED, "SOURCE_T": FLOATS},
@@ -86,6 +94,7 @@ MATMUL_TILES = ["TOKEN_TILE", "ROW_TILE", "ITEM_TOKENS", "STEP"]
 GROUP_KERNELS = {name: in_group(name) for name in KERNELS} | {
     "mla_decode_branch": in_group("mla_decode_branch", TILES, LANES=[4], HEAD_BLOCK=[16, 4, 40], TILE=[32, 8], TILE_T=["bf16", "f32"]),
     "paged_attention": in_group("paged_attention", [*ATTENTION_TILES, "ROUNDED_DIVIDE"], LANES=[4], TILE=[32, 4], TILE_T=["bf16", "f32"]),
+    "mla_prefill_branch": in_group("mla_prefill_branch", ["ROW_TILE", "VALUE_TILE"], LANES=[4], TOKENS=[16, 1], TILE=[32, 4], TILE_T=["bf16", "f32"]),
     "matmul": in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[64], LANES=[4], TOKEN_TILE=[4], ROW_TILE=[4], GROUP_ROWS=[64], GROUP_TOKENS=[16])
     + in_group("matmul", MATMUL_TILES, GROUP_ITEMS=[32], TOKEN_TILE=[1], ROW_TILE=[1], GROUP_ROWS=[32], GROUP_TOKENS=[1]),
 }

@@ -157,6 +157,7 @@ static struct ot_device open_device(unsigned disable_caps, int no_self_check)
     char error[512] = "";
     const clinfer_status st = clinfer_ctx_create(
         &d.ctx, clinfer_ctx_params(.kernel_set = set_under_test(), .disable_caps = disable_caps,
+                                   .gemm = CLINFER_GEMM_OWN, // CLBlast has tests of its own
                                    .cache_dir = "", .no_self_check = no_self_check, .log = on_log,
                                    .error = error, .error_size = sizeof error));
     cr_assert_eq(st, CLINFER_OK, "no context: %s", error);

@@ -32,11 +32,10 @@ static void set_scales(struct clinfer_mla_decode_branch_params *p, const struct 
                                       op_groups(s->latent, s->columns));
 }
 
-static void note(struct ot_call *c, const struct mla_shape *s,
-                 const struct clinfer_mla_decode_branch_params *p)
+static void note(struct ot_call *c, const struct mla_shape *s, const clinfer_kv_cache *kv)
 {
     char text[100];
-    ot_describe_cache(&p->kv, text, sizeof text);
+    ot_describe_cache(kv, text, sizeof text);
     (void) snprintf(c->note, sizeof c->note,
                     "H=%lld N=%lld R=%lld C=%lld V=%lld q=%s gamma=%s freqs=%s w=%s (%lldx%lld) mask=%d "
                     "W=%lld mod=%d T=%lld, %s",
@@ -67,8 +66,51 @@ struct clinfer_mla_decode_branch_params *mla_begin(struct ot_call *c, const stru
     p->local_window_size = s->window;
     p->score_mod = s->score_mod;
     ot_cache_type(&p->kv, s->cache, s->group);
-    note(c, s, p);
+    note(c, s, &p->kv);
     return p;
+}
+
+struct clinfer_mla_prefill_branch_params *mla_prefill_begin(struct ot_call *c, const struct mla_shape *s,
+                                                            const struct ot_batch *b,
+                                                            const struct ot_random *r, int64_t chunk)
+{
+    const int64_t rows = s->heads * s->nope;
+    struct clinfer_mla_prefill_branch_params *p = ot_begin(c, "mla_prefill_branch", b, r);
+    p->q = clinfer_tensor_3d(NULL, s->q, ot_total(b), s->heads, s->nope + s->rope);
+    p->output = clinfer_tensor_3d(NULL, s->q, ot_total(b), s->heads, s->value);
+    p->kv_norm_gamma = clinfer_tensor_1d(NULL, s->gamma, s->latent);
+    p->freqs_cis = clinfer_tensor_2d(NULL, s->freqs, ot_longest(b), s->rope);
+    p->w_k = clinfer_tensor_2d(NULL, s->weights, rows, s->latent);
+    p->w_uv = clinfer_tensor_3d(NULL, s->weights, s->heads, s->value, s->latent);
+    if (s->weights == CLINFER_F8_E4M3) {
+        const int64_t columns = op_groups(s->latent, s->columns);
+        p->n_granularity = s->rows;
+        p->k_granularity = s->columns;
+        p->w_k_scale = clinfer_tensor_2d(NULL, CLINFER_F32, op_groups(rows, s->rows), columns);
+        p->w_uv_scale = clinfer_tensor_3d(NULL, CLINFER_F32, s->heads, op_groups(s->value, s->rows), columns);
+    }
+    p->kv.planes = 1;
+    p->kv.num_heads = 1;
+    p->kv.head_size = s->latent + s->rope;
+    p->epsilon = 1e-6f;
+    p->scale = (float) (1 / sqrt((double) (s->nope + s->rope + 1)));
+    p->mask = s->mask;
+    p->local_window_size = s->window;
+    p->score_mod = s->score_mod;
+    p->chunk_tokens = chunk;
+    ot_cache_type(&p->kv, s->cache, s->group);
+    note(c, s, &p->kv);
+    return p;
+}
+
+struct ot_call mla_prefill_prepared(const struct mla_shape *s, const struct ot_batch *b, const char *name,
+                                    int64_t chunk)
+{
+    struct ot_random r = ot_seeded(name, 0);
+    struct ot_call c;
+    mla_prefill_begin(&c, s, b, &r, chunk);
+    ot_place(&c);
+    return c;
 }
 
 const struct ot_batch mla_mixed = { .requests = 5,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mla_decode_branch calls, for its test files.
+// Calls of both branches of MLA, for their test files.
 #ifndef CLINFER_TESTS_OPTEST_MLA_H_
 #define CLINFER_TESTS_OPTEST_MLA_H_
 
@@ -19,6 +19,13 @@ extern const struct mla_shape mla_plain; // small, everything f32, causal
 struct clinfer_mla_decode_branch_params *mla_begin(struct ot_call *c, const struct mla_shape *s,
                                                    const struct ot_batch *b, const struct ot_random *r);
 
+// The same shape by the other branch, in chunks of `chunk` keys.
+struct clinfer_mla_prefill_branch_params *mla_prefill_begin(struct ot_call *c, const struct mla_shape *s,
+                                                            const struct ot_batch *b,
+                                                            const struct ot_random *r, int64_t chunk);
+struct ot_call mla_prefill_prepared(const struct mla_shape *s, const struct ot_batch *b, const char *name,
+                                    int64_t chunk); // and placed
+
 extern const struct ot_batch mla_mixed; // long, short, empty and new requests
 struct ot_call mla_prepared(const struct mla_shape *s, const struct ot_batch *b,
                             const char *name); // and placed
@@ -29,6 +36,11 @@ struct ot_call mla_prepared(const struct mla_shape *s, const struct ot_batch *b,
 void mla_check(struct ot_call *c, const struct ot_device *d);
 
 static inline struct clinfer_mla_decode_branch_params *mla_params(const struct ot_call *c)
+{
+    return c->params;
+}
+
+static inline struct clinfer_mla_prefill_branch_params *mla_prefill_params(const struct ot_call *c)
 {
     return c->params;
 }

@@ -52,6 +52,7 @@ static int64_t extent(const struct rig *r, char axis)
                  { 'g', ROW },
                  { 'C', LATENT },
                  { 'N', NOPE },
+                 { 'Z', HEADS * NOPE },
                  { 'V', VALUES },
                  { 'X', NOPE + ROPE },
                  { 'B', RIG_REQUESTS },
@@ -236,6 +237,10 @@ static void set_scalars(struct rig *r)
         r->params.rms_norm.epsilon = 1e-5f;
     } else if (!strcmp(r->op->name, "paged_attention")) {
         r->params.attention.scale = 0.2f;
+    } else if (!strcmp(r->op->name, "mla_prefill_branch")) {
+        r->params.prefill.epsilon = 1e-5f;
+        r->params.prefill.scale = 0.2f;
+        r->params.prefill.chunk_tokens = 6; // three of them
     }
 }
 

@@ -45,6 +45,7 @@ union rig_params {
     struct clinfer_merge_states_params merge_states;
     struct clinfer_paged_attention_params attention;
     struct clinfer_matmul_params matmul;
+    struct clinfer_mla_prefill_branch_params prefill;
 };
 
 struct rig {

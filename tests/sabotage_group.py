@@ -6,6 +6,7 @@ ROPE, NORM, STORE, DECODE = ("group/fused_qk_rope.cl", "group/rms_norm_kv_cache.
                              "group/mla_decode_branch.cl")
 ATTENTION, MLA_ROW = "lib/mla_attention_group.clh", "lib/mla_row_group.clh"
 PAGED_TILE, PAGED = "lib/attention_group.clh", "group/paged_attention.cl"
+INPUTS, PREFILL, BLOCKS = "lib/mla_inputs_group.clh", "group/mla_prefill_branch.cl", "lib/mla_blocks.clh"
 
 GROUP = {
     "fused_qk_rope": {
@@ -140,7 +141,7 @@ GROUP = {
     },
     "mla_cache_rows": {
         "sign": (*ROTATE_IM, "cases:mla_decode_bf16_weights"),
-        "index + 1": (DECODE, "tok.position * freqs_stride0, scratch)", "(tok.position + 1) * freqs_stride0, scratch)",
+        "index + 1": (INPUTS, "tok.position * freqs_stride0, scratch)", "(tok.position + 1) * freqs_stride0, scratch)",
                       "cases:mla_decode_bf16_weights"),
         "< for <=": (*TABLE_END, "mla_decode_branch_edges:mla_decode_branch/end_of_the_table"),
         "scale": (MLA_ROW, "scratch), LATENT, epsilon", "scratch), MLA_ROW_SIZE, epsilon", "cases:mla_decode_bf16_weights"),
@@ -149,7 +150,7 @@ GROUP = {
         "64-bit cast": (MLA_ROW, "FORMAT(CACHE_T, store)(c->kv + tok->row + i",
                         "FORMAT(CACHE_T, store)(c->kv + (uint) tok->row + i",
                         "mla_decode_branch_edges:mla_decode_branch/pages_far_apart"),
-        "mask": (DECODE, "valid[valid_at + t] = found;", "valid[valid_at + t] = true;", "cases:mla_decode_padding_rows"),
+        "mask": (INPUTS, "valid[valid_at + t] = found ? tok.request + 1 : 0;", "valid[valid_at + t] = 1;", "cases:mla_decode_padding_rows"),
         "barrier": (*REDUCTION, "cases:mla_decode_bf16_weights"),
         "tail loop": (MLA_ROW, "for (EACH_VECTOR(i, MLA_ROW_SIZE)) {", "for (EACH_VECTOR(i, MLA_ROW_SIZE - LANES)) {",
                       "cases:mla_decode_bf16_weights"),
@@ -161,9 +162,9 @@ GROUP = {
                       "cases:mla_decode_bf16_weights"),
         "< for <=": (*FIND_TOKEN, "cases:mla_decode_many_new"),
         "scale": (DECODE, "FORMAT(Q_T, round)(re) * score_scale", "FORMAT(Q_T, round)(re)", "cases:mla_decode_bf16_weights"),
-        "rounding": (DECODE, "f8_e4m3_round(scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK)))",
+        "rounding": (INPUTS, "f8_e4m3_round(scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK)))",
                      "scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK))", "cases:mla_decode_small"),
-        "saturation": (DECODE, "QUANT_BLOCK, 1200.0f, scales", "QUANT_BLOCK, INFINITY, scales",
+        "saturation": (INPUTS, "QUANT_BLOCK, 1200.0f, scales", "QUANT_BLOCK, INFINITY, scales",
                        "mla_decode_branch:mla_decode_branch/quantised_query"),
         "64-bit cast": WORKSPACE,
         "mask": TWICE,
@@ -198,7 +199,7 @@ GROUP = {
         "scale": (DECODE, "(floatn) 0.0f : x[v] / l)", "(floatn) 0.0f : x[v])", "cases:mla_decode_bf16_weights"),
         "rounding": (DECODE, "FORMAT(Q_T, round)(l == 0.0f ? (floatn) 0.0f : x[v] / l)", "(l == 0.0f ? (floatn) 0.0f : x[v] / l)",
                      "mla_decode_branch:mla_decode_branch/quantised_raw"),
-        "saturation": (DECODE, "QUANT_BLOCK, 1200.0f, scales", "QUANT_BLOCK, INFINITY, scales",
+        "saturation": (INPUTS, "QUANT_BLOCK, 1200.0f, scales", "QUANT_BLOCK, INFINITY, scales",
                        "mla_decode_branch:mla_decode_branch/quantised_raw"),
         "64-bit cast": WORKSPACE,
         "mask": (DECODE, "(l == 0.0f ? (floatn) 0.0f : x[v] / l)", "(x[v] / l)",
@@ -208,6 +209,36 @@ GROUP = {
         "tail loop": (DECODE, "for (uint s0 = 0; s0 < splits; s0 += GROUP_ITEMS)",
                       "for (uint s0 = 0; s0 + GROUP_ITEMS < splits; s0 += GROUP_ITEMS)",
                       "mla_decode_branch_schedule:mla_decode_branch/splits"),
+    },
+    "mla_chunk_rows": {
+        "sign": (*F8_DECODED_SIGN, "cases:mla_prefill_fp8_cache"),
+        "index + 1": (PREFILL, "latents + latents_at + slot * LATENT", "latents + latents_at + (slot + 1) * LATENT",
+                      "cases:mla_prefill_bf16_weights"),
+        "< for <=": (PREFILL, "key >= first && key < last", "key > first && key < last", "cases:mla_prefill_bf16_weights"),
+        "scale": (INPUTS, " *\n            lanes_of_scales(scales, i, n, QUANT_BLOCK)", "", "cases:mla_prefill_fp8_weights"),
+        "rounding": (INPUTS, "f8_e4m3_round(scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK)))",
+                     "scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK))", "mla_prefill_branch:mla_prefill_branch/quantised_rows"),
+        "saturation": (INPUTS, "QUANT_BLOCK, 1200.0f, scales", "QUANT_BLOCK, INFINITY, scales",
+                       "mla_prefill_branch:mla_prefill_branch/quantised_rows"),
+        "64-bit cast": (*FIND_ROW, "mla_prefill_branch_edges:mla_prefill_branch/pages_far_apart"),
+        "mask": (PREFILL, "there[there_at + slot] = seen;", "there[there_at + slot] = true;",
+                 "mla_prefill_branch_edges:mla_prefill_branch/bad_pages"),
+        "barrier": (PREFILL, "    barrier(CLK_LOCAL_MEM_FENCE);\n    for (EACH_VECTOR(d, ROPE_DIM))", "    for (EACH_VECTOR(d, ROPE_DIM))",
+                    "cases:mla_prefill_bf16_weights"),
+        "tail loop": (PREFILL, "for (EACH_VECTOR(d, ROPE_DIM))", "for (EACH_VECTOR(d, ROPE_DIM - LANES))",
+                      "cases:mla_prefill_bf16_weights"),
+    },
+    "mla_chunk_attention": {
+        "sign": (PREFILL, "b.tok.position - start, 0.0f", "b.tok.position + start, 0.0f", "mla_prefill_branch_chunks:mla_prefill_branch/chunks"),
+        "index + 1": (PREFILL, "(angles + n * angles_stride", "(angles + (n + 1) * angles_stride", "cases:mla_prefill_bf16_weights"),
+        "< for <=": (BLOCKS, "/ size + middle <= number", "/ size + middle < number", "cases:mla_prefill_bf16_weights"),
+        "scale": (PREFILL, "min(LANES, NOPE - d)) * scale", "min(LANES, NOPE - d))", "cases:mla_prefill_bf16_weights"),
+        "rounding": (*BF16_ROUND, "cases:mla_prefill_bf16_weights"),
+        "saturation": "nothing saturates: exp2 is the device's own",
+        "64-bit cast": WORKSPACE,
+        "mask": (BLOCKS, "i < b->n && valid[i] == b->tok.request + 1", "i < b->n", "mla_prefill_branch_edges:mla_prefill_branch/ends"),
+        "barrier": (PREFILL, "score_tile(&m);\n        barrier(CLK_LOCAL_MEM_FENCE);", "score_tile(&m);", "cases:mla_prefill_bf16_weights"),
+        "tail loop": (PREFILL, "base < r.to; base += TILE", "base + TILE <= r.to; base += TILE", "cases:mla_prefill_bf16_weights"),
     },
     "matmul": {
         "sign": ("group/matmul.cl", "fma(b[i], a[j], sum[i][j])", "fma(-b[i], a[j], sum[i][j])", "cases:matmul_bf16"),

@@ -32,7 +32,7 @@ struct scenario {
 };
 static const struct scenario scenarios[] = {
     { "mla_decode_branch", false, NO_CACHE, false, false },
-    { "mla_decode_branch", true, NO_CACHE, true, false },
+    { "mla_prefill_branch", true, NO_CACHE, true, false }, // launches that are repeated
     { "rms_norm_kv_cache", false, COLD, false, true },
     { "rms_norm_kv_cache", false, WARM, false, false },
 };
@@ -271,6 +271,30 @@ ParameterizedTest(struct parameter *p, injection, each_call)
                   under_way); // reports come when they come
     }
     remove_folder(folder);
+}
+
+// A launch that the driver refuses in a later repetition is counted as the caller's queue sees it.
+Test(injection, repeated_launches)
+{
+    const struct scenario s = { "mla_prefill_branch", false, NO_CACHE, false, false };
+    struct world w = { .s = &s };
+    LAYER_OR_SKIP(layer);
+    layer->arm(NULL, 0, 0);
+    cr_assert(open_world(&w) && create(&w), "%s", report.text);
+    cr_assert_eq(rig_open(&w.r, clinfer_ctx_cl_context(w.ctx)), CL_SUCCESS);
+    cr_assert(run_once(&w), "%s", report.text);
+    struct clinfer_ctx_stats stats;
+    clinfer_ctx_stats(w.ctx, &stats);
+    cr_assert_eq(stats.launches, 1 + 3 * 4, "%d launches", (int) stats.launches);
+    layer->arm("clEnqueueNDRangeKernel", 11, CODE);
+    layer->enable(1);
+    const clinfer_status st = w.r.op->run(w.ctx, &w.r.params, 0, NULL, NULL);
+    layer->enable(0);
+    cr_assert_eq((int) st, CODE);
+    clinfer_ctx_error(w.ctx, w.error, sizeof w.error);
+    cr_assert(strstr(w.error, "launch 11 of 13"), "%s", w.error);
+    cr_assert(run_once(&w), "%s", report.text);
+    close_world(&w);
 }
 
 // The list of functions is what the scenarios call: each is called in one of them; barriers, only around

@@ -85,6 +85,7 @@ struct bench_call {
         struct clinfer_merge_states_params merge_states;
         struct clinfer_paged_attention_params attention;
         struct clinfer_matmul_params matmul;
+        struct clinfer_mla_prefill_branch_params prefill;
     } params;
     struct bench_work work;
     cl_mem mems[BENCH_MAX_BUFFERS];

@@ -99,6 +99,11 @@ static const struct bench_batch matmul_batches[] = {
     { "prefill64", 1, 64, 0, false },
 };
 
+static const struct bench_batch prefill_batches[] = {
+    { "prefill512", 1, 512, 0, false },
+    { "prefill2048", 1, 2048, 0, false },
+};
+
 #define TABLES(shapes, types, batches) shapes, COUNT(shapes), types, COUNT(types), batches, COUNT(batches)
 static const struct {
     const char *op, *part, *label;
@@ -119,6 +124,7 @@ static const struct {
     { "merge_states", NULL, "merge_states", TABLES(row_shapes, plain_types, row_batches) },
     { "paged_attention", NULL, "paged_attention", TABLES(row_shapes, row_types, attention_batches) },
     { "matmul", NULL, "matmul", TABLES(matmul_shapes, matmul_types, matmul_batches) },
+    { "mla_prefill_branch", NULL, "mla_prefill_branch", TABLES(mla_shapes, decode_types, prefill_batches) },
     { "mla_decode_branch", "mla_attention", "mla_decode_branch:attention",
       TABLES(mla_shapes, attention_types, decode_batches) },
 };

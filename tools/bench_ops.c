@@ -258,6 +258,60 @@ static void make_matmul(struct bench_maker *m, const struct bench_case *c)
                                          2.0 * (double) T * (double) N * (double) K };
 }
 
+static void make_prefill_weights(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_mla_prefill_branch_params *p = &m->call->params.prefill;
+    const struct bench_shape *s = c->shape;
+    const bool fp8 = c->types->weight == CLINFER_F8_E4M3;
+    const double amplitude = 1.0 / 16; // scores stay where a softmax has many keys
+    const int64_t rows = (int64_t) s->heads * s->nope, latents = op_groups(s->latent, GRANULARITY);
+    p->w_k = bench_tensor(m, BENCH_NOISE, fp8 ? 1 : amplitude, c->types->weight, rows, s->latent, 0);
+    p->w_uv =
+        bench_tensor(m, BENCH_NOISE, fp8 ? 1 : amplitude, c->types->weight, s->heads, s->value, s->latent);
+    if (!fp8)
+        return;
+    p->n_granularity = p->k_granularity = GRANULARITY;
+    p->w_k_scale =
+        bench_tensor(m, BENCH_LEVEL, amplitude, CLINFER_F32, op_groups(rows, GRANULARITY), latents, 0);
+    p->w_uv_scale = bench_tensor(m, BENCH_LEVEL, amplitude, CLINFER_F32, s->heads,
+                                 op_groups(s->value, GRANULARITY), latents);
+}
+
+// K and V of every key, and of every query the keys before it.
+static struct bench_work prefill_work(const struct bench_case *c)
+{
+    const struct bench_shape *s = c->shape;
+    const double T = (double) tokens_of(c->batch),
+                 all = c->batch->requests * (double) (c->batch->cached + c->batch->tokens);
+    const double seen = c->batch->cached + (c->batch->tokens + 1) / 2.0, rows = T * s->heads,
+                 act = size_of(c->types->act);
+    const double weights = (double) s->heads * s->latent * (s->nope + s->value);
+    return (struct bench_work){ (all - T) * cache_row_bytes(c) + weights * size_of(c->types->weight) +
+                                    (rows * (s->nope + s->rope) + T * s->rope + s->latent) * act +
+                                    batch_bytes(c->batch),
+                                rows * s->value * act, T * cache_row_bytes(c),
+                                2 * all * weights + 2 * rows * seen * (s->nope + s->rope + s->value) };
+}
+
+static void make_prefill(struct bench_maker *m, const struct bench_case *c)
+{
+    struct clinfer_mla_prefill_branch_params *p = &m->call->params.prefill;
+    const struct bench_shape *s = c->shape;
+    const clinfer_dtype act = c->types->act;
+    const int64_t T = tokens_of(c->batch);
+    p->q = bench_tensor(m, BENCH_NOISE, 1, act, T, s->heads, s->nope + s->rope);
+    p->output = bench_tensor(m, BENCH_LEVEL, 0, act, T, s->heads, s->value);
+    p->kv_norm_gamma = bench_tensor(m, BENCH_SIGNS, 0, act, s->latent, 0, 0);
+    p->freqs_cis = freqs_of(m, c);
+    make_prefill_weights(m, c);
+    p->kv = bench_cache(m, c, 1, 1, s->head_size);
+    p->batch = bench_batch_of(m, c->batch);
+    p->epsilon = epsilon;
+    p->scale = 1.0f / sqrtf((float) (s->nope + s->rope));
+    p->max_context = c->batch->cached + c->batch->tokens;
+    m->call->work = prefill_work(c);
+}
+
 static const struct {
     const char *op;
     void (*make)(struct bench_maker *m, const struct bench_case *c);
@@ -272,6 +326,7 @@ static const struct {
     { "merge_states", make_merge_states },
     { "paged_attention", make_attention },
     { "matmul", make_matmul },
+    { "mla_prefill_branch", make_prefill },
 };
 
 bool bench_open(const struct bench_case *c, clinfer_ctx *ctx, struct bench_call *call)

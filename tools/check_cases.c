@@ -55,6 +55,12 @@ static const struct synth_batch *const ends[] = { &one, &seventy, NULL };
 #define QUANTISED(i, j, k, l)                                                                                \
     "w_uk=F8_E4M3 w_uv=F8_E4M3 w_uk_scale=F32 w_uv_scale=F32 m_scale_granularity=1 i=" #i " j=" #j " k=" #k  \
     " l=" #l " "
+// Z is H * N.
+#define PREFILL_SMALL(h, z) "H=" #h " C=64 R=16 D=80 Z=" #z " X=48 V=32 scale=0.15 "
+#define PREFILL_WEIGHTS(t)  "w_k=" #t " w_uv=" #t " "
+#define PREFILL_QUANTISED(i, j, k, l)                                                                        \
+    "w_k=F8_E4M3 w_uv=F8_E4M3 w_k_scale=F32 w_uv_scale=F32 m_scale_granularity=1 i=" #i " j=" #j " k=" #k    \
+    " l=" #l " "
 #define BLOCKS(n, k)    "n_scale_granularity=" #n " k_scale_granularity=" #k " "
 #define WINDOW(mask, w) "mask=" #mask " local_window_size=" #w
 
@@ -344,6 +350,34 @@ static const struct {
     ROW("own-v-f8", many, ATTEND(F32, 4, 4, 40) V_OWN(27) F32 OWN_V(F8_E4M3)),
     ROW("own-v-scaled", many, ATTEND(BF16, 4, 2, 64) V_OWN(72) SCALED(32, 2) OWN_V_SCALED(24, 3)),
     ROW("256", many, ATTEND(BF16, 8, 4, 256) V_BESIDE(256) BF16),
+#undef ROW
+
+#define ROW(name, text)                                                                                      \
+    {                                                                                                        \
+        { "mla_prefill_branch", name, text }, many, false                                                    \
+    }
+    ROW("f32", PREFILL_SMALL(4, 128) DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32)),
+    ROW("bf16", PREFILL_SMALL(16, 512) DECODE(BF16, BF16, F32) BF16 PREFILL_WEIGHTS(BF16)),
+    ROW("f16-chunks", PREFILL_SMALL(5, 160) DECODE(F16, F16, F16) F16 PREFILL_WEIGHTS(F16) "chunk_tokens=24"),
+    ROW("bf16-f8", PREFILL_SMALL(3, 96) DECODE(BF16, BF16, BF16) F8 PREFILL_WEIGHTS(BF16)),
+    ROW("bf16-scaled", PREFILL_SMALL(9, 288) DECODE(BF16, BF16, F32) SCALED(16, 5) PREFILL_WEIGHTS(BF16)),
+    ROW("f8-weights", PREFILL_SMALL(16, 512) DECODE(BF16, BF16, F32) F8 PREFILL_QUANTISED(32, 4, 2, 4)
+                          BLOCKS(16, 16) "chunk_tokens=40"),
+    ROW("f8-weights-tail",
+        PREFILL_SMALL(3, 96) DECODE(F32, F32, F32) F32 PREFILL_QUANTISED(4, 3, 2, 3) BLOCKS(24, 24)),
+    ROW("all-keys", PREFILL_SMALL(9, 288) DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32) "mask=null"),
+    ROW("chunked-causal",
+        PREFILL_SMALL(9, 288) DECODE(BF16, BF16, F32) BF16 PREFILL_WEIGHTS(BF16) WINDOW(chunked_causal, 33)),
+    ROW("window", PREFILL_SMALL(9, 288) DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32)
+                      WINDOW(sliding_window_causal, 40) " chunk_tokens=33"),
+    ROW("alibi", PREFILL_SMALL(9, 288) DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32) "score_mod=alibi"),
+    ROW("no-rope",
+        "H=4 C=64 R=0 D=64 Z=128 X=32 V=32 scale=0.15 " DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32)),
+    ROW("no-nope",
+        "H=4 C=64 R=16 D=80 Z=0 X=16 V=32 scale=0.15 " DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32)),
+    ROW("odd", "H=3 C=27 R=6 D=33 Z=39 X=19 V=11 scale=0.2 " DECODE(F32, F32, F32) F32 PREFILL_WEIGHTS(F32)),
+    ROW("deepseek", "H=16 C=512 R=64 D=576 Z=2048 X=192 V=128 scale=0.07 " DECODE(BF16, BF16, F32)
+                        BF16 PREFILL_QUANTISED(16, 4, 1, 4) BLOCKS(128, 128)),
 #undef ROW
 };
 

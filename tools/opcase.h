@@ -154,6 +154,7 @@ bool op_check_rms_norm(struct op_load *load);
 bool op_check_merge_states(struct op_load *load);
 bool op_check_paged_attention(struct op_load *load);
 bool op_check_matmul(struct op_load *load);
+bool op_check_mla_prefill_branch(struct op_load *load);
 bool op_check_contents(struct op_load *load); // offsets, positions and page ids
 
 // opspans.c
@@ -171,5 +172,7 @@ int op_spans_merge_states(const struct op_case *c, const char *tensor, int64_t h
 int op_spans_paged_attention(const struct op_case *c, const char *tensor, int64_t head,
                              struct op_span *spans);
 int op_spans_matmul(const struct op_case *c, const char *tensor, int64_t head, struct op_span *spans);
+int op_spans_mla_prefill_branch(const struct op_case *c, const char *tensor, int64_t head,
+                                struct op_span *spans);
 
 #endif

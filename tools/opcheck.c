@@ -117,38 +117,54 @@ static bool load_granularity(struct op_load *load, const char *name, int64_t *va
            op_load_fail(load, "metadata %s is %lld", name, (ll) *value);
 }
 
-static bool check_weight_scale(struct op_load *load, const clinfer_tensor *w, const clinfer_tensor *scale,
-                               const char *name)
+static bool check_blocks(struct op_load *load, const char *name, const int64_t *have, int64_t rows,
+                         int64_t cols)
 {
-    const struct clinfer_mla_decode_branch_params *p = load->c->params;
-    if (!scale->rank)
-        return op_load_fail(load, "tensor %s is missing", name);
-    const int64_t rows = op_groups(w->shape[1], p->n_granularity),
-                  cols = op_groups(w->shape[2], p->k_granularity);
-    if (scale->shape[1] != rows || scale->shape[2] != cols)
-        return op_load_fail(load, "%s has %lld x %lld blocks, not %lld x %lld", name, (ll) scale->shape[1],
-                            (ll) scale->shape[2], (ll) rows, (ll) cols);
-    return true;
+    return (have[0] == rows && have[1] == cols) ||
+           op_load_fail(load, "%s has %lld x %lld blocks, not %lld x %lld", name, (ll) have[0], (ll) have[1],
+                        (ll) rows, (ll) cols);
 }
 
-static bool check_weights(struct op_load *load, struct clinfer_mla_decode_branch_params *p)
+// The two weights of MLA and their scales, as both branches have them; rows and columns are the last axes.
+struct weights {
+    const char *name, *scale_name;
+    clinfer_tensor *w, *scale;
+};
+
+static bool check_weights(struct op_load *load, const struct weights pair[2], int64_t *n, int64_t *k)
 {
     int64_t m = 1;
-    if (p->w_uk.dtype != p->w_uv.dtype)
-        return op_load_fail(load, "w_uk is %s, w_uv %s", clinfer_dtype_str(p->w_uk.dtype),
-                            clinfer_dtype_str(p->w_uv.dtype));
-    if (p->w_uk.dtype != CLINFER_F8_E4M3) { // scales are then keys that nothing asks for
-        p->w_uk_scale = p->w_uv_scale = (clinfer_tensor){ 0 };
+    const clinfer_dtype type = pair[0].w->dtype;
+    if (type != pair[1].w->dtype)
+        return op_load_fail(load, "%s is %s, %s %s", pair[0].name, clinfer_dtype_str(type), pair[1].name,
+                            clinfer_dtype_str(pair[1].w->dtype));
+    if (type != CLINFER_F8_E4M3) { // scales are then keys that nothing asks for
+        *pair[0].scale = *pair[1].scale = (clinfer_tensor){ 0 };
         return true;
     }
     if (!load_granularity(load, "m_scale_granularity", &m) ||
-        !load_granularity(load, "n_scale_granularity", &p->n_granularity) ||
-        !load_granularity(load, "k_scale_granularity", &p->k_granularity))
+        !load_granularity(load, "n_scale_granularity", n) ||
+        !load_granularity(load, "k_scale_granularity", k))
         return false;
     if (m != 1)
         return op_load_fail(load, "metadata m_scale_granularity is %lld, not 1", (ll) m);
-    return check_weight_scale(load, &p->w_uk, &p->w_uk_scale, "w_uk_scale") &&
-           check_weight_scale(load, &p->w_uv, &p->w_uv_scale, "w_uv_scale");
+    for (int i = 0; i < 2; i++) {
+        const clinfer_tensor *w = pair[i].w, *scale = pair[i].scale;
+        if (!scale->rank)
+            return op_load_fail(load, "tensor %s is missing", pair[i].scale_name);
+        if (!check_blocks(load, pair[i].scale_name, scale->shape + scale->rank - 2,
+                          op_groups(w->shape[w->rank - 2], *n), op_groups(w->shape[w->rank - 1], *k)))
+            return false;
+    }
+    return true;
+}
+
+static bool check_mla_query(struct op_load *load, int64_t nope)
+{
+    load->c->total = load->axis['T'];
+    return (load->axis['R'] <= load->axis['X'] && nope == load->axis['X'] - load->axis['R']) ||
+           op_load_fail(load, "a head of q is %lld wide, not %lld + %lld", (ll) load->axis['X'], (ll) nope,
+                        (ll) load->axis['R']);
 }
 
 static bool check_window(struct op_load *load, clinfer_mask mask, int64_t window)
@@ -161,12 +177,24 @@ static bool check_window(struct op_load *load, clinfer_mask mask, int64_t window
 bool op_check_mla_decode_branch(struct op_load *load)
 {
     struct clinfer_mla_decode_branch_params *p = load->c->params;
-    load->c->total = load->axis['T'];
-    if (load->axis['R'] > load->axis['X'] || load->axis['N'] != load->axis['X'] - load->axis['R'])
-        return op_load_fail(load, "a head of q is %lld wide, not %lld + %lld", (ll) load->axis['X'],
-                            (ll) load->axis['N'], (ll) load->axis['R']);
-    return check_window(load, p->mask, p->local_window_size) && check_mla_cache(load) &&
-           check_weights(load, p);
+    const struct weights pair[] = { { "w_uk", "w_uk_scale", &p->w_uk, &p->w_uk_scale },
+                                    { "w_uv", "w_uv_scale", &p->w_uv, &p->w_uv_scale } };
+    return check_mla_query(load, load->axis['N']) && check_window(load, p->mask, p->local_window_size) &&
+           check_mla_cache(load) && check_weights(load, pair, &p->n_granularity, &p->k_granularity);
+}
+
+bool op_check_mla_prefill_branch(struct op_load *load)
+{
+    struct clinfer_mla_prefill_branch_params *p = load->c->params;
+    const struct weights pair[] = { { "w_k", "w_k_scale", &p->w_k, &p->w_k_scale },
+                                    { "w_uv", "w_uv_scale", &p->w_uv, &p->w_uv_scale } };
+    const int64_t heads = load->axis['H'], rows = load->axis['Z'];
+    if (rows % heads)
+        return op_load_fail(load, "w_k has %lld rows, which %lld heads do not share", (ll) rows, (ll) heads);
+    if (p->chunk_tokens < 0)
+        return op_load_fail(load, "chunk_tokens is %lld", (ll) p->chunk_tokens);
+    return check_mla_query(load, rows / heads) && check_window(load, p->mask, p->local_window_size) &&
+           check_mla_cache(load) && check_weights(load, pair, &p->n_granularity, &p->k_granularity);
 }
 
 bool op_check_kv_store(struct op_load *load)

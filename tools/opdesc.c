@@ -118,6 +118,28 @@ static const struct op_scalar mla_decode_branch_scalars[] = {
     END,
 };
 
+// Z is H * N.
+static const struct op_tensor mla_prefill_branch_tensors[] = {
+    CACHE_TENSORS(mla_prefill_branch),
+    INPUT(mla_prefill_branch, q, FLOATS, "THX"),
+    INPUT(mla_prefill_branch, kv_norm_gamma, FLOATS, "C"),
+    INPUT(mla_prefill_branch, freqs_cis, FLOATS, "FR"),
+    INPUT(mla_prefill_branch, w_k, STORED, "ZC"),
+    INPUT(mla_prefill_branch, w_uv, STORED, "HVC"),
+    OPTIONAL(mla_prefill_branch, w_k_scale, F32, "ij"),
+    OPTIONAL(mla_prefill_branch, w_uv_scale, F32, "Hkl"),
+    OUTPUT(mla_prefill_branch, output, FLOATS, "THV", "q"),
+};
+static const struct op_scalar mla_prefill_branch_scalars[] = {
+    { "layer_idx", FIELD(mla_prefill_branch, layer_idx), OP_INT64, NULL, NULL },
+    { "epsilon", FIELD(mla_prefill_branch, epsilon), OP_FLOAT, NULL, NULL },
+    { "scale", FIELD(mla_prefill_branch, scale), OP_FLOAT, NULL, NULL },
+    { "mask", FIELD(mla_prefill_branch, mask), OP_CHOICE, "causal", masks },
+    { "local_window_size", FIELD(mla_prefill_branch, local_window_size), OP_INT64, "-1", NULL },
+    { "score_mod", FIELD(mla_prefill_branch, score_mod), OP_CHOICE, "no_pos", score_mods },
+    { "chunk_tokens", FIELD(mla_prefill_branch, chunk_tokens), OP_INT64, "0", NULL },
+};
+
 // W is Dv; V's own blocks have the pages, slots and heads of K's, in one plane (u), with w groups of a head.
 static const struct op_tensor kv_store_tensors[] = {
     CACHE_TENSORS(kv_store),
@@ -230,6 +252,7 @@ const struct op_desc op_descs[] = {
     DESC(rms_norm, NO_CACHE, false),
     DESC(merge_states, NO_CACHE, false),
     DESC(matmul, NO_CACHE, false),
+    DESC(mla_prefill_branch, ON_CACHE, true),
 };
 const int op_num_descs = COUNT(op_descs);
 #define AND_ONE(op) +1

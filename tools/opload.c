@@ -99,7 +99,7 @@ static bool load_scalar(struct op_load *load, const struct op_scalar *s)
 // These may be 0; everything else has a row to work on.
 static bool may_be_empty(char axis)
 {
-    return strchr("TBMPFRNXYGijkln", axis) != NULL;
+    return strchr("TBMPFRNXYZGijkln", axis) != NULL;
 }
 
 static bool load_axis(struct op_load *load, const struct op_tensor *t, int i, char axis, int64_t extent)

@@ -118,12 +118,20 @@ int op_spans_matmul(const struct op_case *c, const char *tensor, int64_t head, s
 }
 
 // Sums over cache rows and q, which were rounded to their types, and over new rows, to gamma's.
-static int output_span(const struct clinfer_mla_decode_branch_params *p, struct op_span *spans)
+static int output_span(const clinfer_tensor *output, clinfer_dtype cache, clinfer_dtype gamma,
+                       clinfer_dtype weights, struct op_span *spans)
 {
-    clinfer_dtype inner = cmp_narrower(p->q.dtype, p->kv.dtype);
-    inner = cmp_narrower(inner, p->kv_norm_gamma.dtype);
-    const int n = span(spans, 0, p->output.shape[2], inner, 1);
-    spans->sum = p->w_uk.dtype == CLINFER_F8_E4M3 ? OP_SUM_QUANTISED : OP_SUM_ROUNDED;
+    const clinfer_dtype inner = cmp_narrower(cmp_narrower(output->dtype, cache), gamma);
+    const int n = span(spans, 0, output->shape[2], inner, 1);
+    spans->sum = weights == CLINFER_F8_E4M3 ? OP_SUM_QUANTISED : OP_SUM_ROUNDED;
+    return n;
+}
+
+static int cache_spans(const clinfer_tensor *gamma, const clinfer_kv_cache *kv, struct op_span *spans)
+{
+    const int64_t latent = gamma->shape[0];
+    int n = span(spans, 0, latent, gamma->dtype, 2); // t(t(x * r) * gamma)
+    n += span(spans + n, latent, kv->head_size - latent, CLINFER_F32, 1);
     return n;
 }
 
@@ -131,11 +139,18 @@ int op_spans_mla_decode_branch(const struct op_case *c, const char *tensor, int6
                                struct op_span *spans)
 {
     const struct clinfer_mla_decode_branch_params *p = c->params;
-    const int64_t latent = p->kv_norm_gamma.shape[0];
     (void) head;
-    if (!strcmp(tensor, "output"))
-        return output_span(p, spans);
-    int n = span(spans, 0, latent, p->kv_norm_gamma.dtype, 2); // t(t(x * r) * gamma)
-    n += span(spans + n, latent, p->kv.head_size - latent, CLINFER_F32, 1);
-    return n;
+    return strcmp(tensor, "output")
+               ? cache_spans(&p->kv_norm_gamma, &p->kv, spans)
+               : output_span(&p->output, p->kv.dtype, p->kv_norm_gamma.dtype, p->w_uk.dtype, spans);
+}
+
+int op_spans_mla_prefill_branch(const struct op_case *c, const char *tensor, int64_t head,
+                                struct op_span *spans)
+{
+    const struct clinfer_mla_prefill_branch_params *p = c->params;
+    (void) head;
+    return strcmp(tensor, "output")
+               ? cache_spans(&p->kv_norm_gamma, &p->kv, spans)
+               : output_span(&p->output, p->kv.dtype, p->kv_norm_gamma.dtype, p->w_k.dtype, spans);
 }

@@ -110,7 +110,8 @@ static const struct content {
     { "w_uk", 0, 0.1, 60 },          { "w_uv", 0, 0.1, 60 },
     { "w_uk_scale", 2e-3, 4e-4, 0 }, { "w_uv_scale", 2e-3, 4e-4, 0 },
     { "kv_input", 0.1, 1.5, 0 },     { "w", 0, 0.1, 60 },
-    { "w_scale", 2e-3, 4e-4, 0 },
+    { "w_scale", 2e-3, 4e-4, 0 },    { "w_k", 0, 0.1, 60 },
+    { "w_k_scale", 2e-3, 4e-4, 0 },
 };
 
 static void fill_floats(struct filler *f, struct st_tensor *t, int64_t tokens)

@@ -57,6 +57,11 @@ GROUP_KERNEL void matmul(uint count, TENSOR3(const ELEM(X_T), x), TENSOR3(const 
     const uint first = get_group_id(0) * GROUP_ROWS, h = get_group_id(1), t0 = get_group_id(2) * GROUP_TOKENS;
     if (t0 >= count)
         return;
+    uint any = !valid;
+    for (uint t = t0; !any && t < count && t < t0 + GROUP_TOKENS; t++)
+        any = valid[valid_at + t];
+    if (!any)
+        return;
     __local float *ws = (__local float *) w_tile, *xs = (__local float *) x_tile;
     const struct weights m = WEIGHTS_AT(h);
     const uint row = ITEM % ROW_ITEMS * ROW_TILE, token = ITEM / ROW_ITEMS * TOKEN_TILE;

@@ -13,54 +13,8 @@
 #if LANES != 4 || HEAD_BLOCK % 4 || TILE % 4
 #error "mla_decode_branch wants vectors of 4 lanes, and HEAD_BLOCK and TILE multiples of 4"
 #endif
+#include "lib/mla_inputs_group.clh"
 #include "lib/mla_attention_group.clh"
-
-// Words of local memory that store_quantised works in, for rows of n.
-#define QUANT_SCALES(n) (QUANT_BLOCK ? 2 * GROUPS_OF(n, QUANT_BLOCK ? QUANT_BLOCK : 1) : 1)
-
-// A row in local memory, each item having written its own vectors, to f32 as a projection takes it: each value as
-// code * scale of its fp8 group, scale = min(amax, 1200) / 448.
-static inline void store_quantised(__local const float *row, int n, __global float *to, __local uint *scales)
-{
-#if QUANT_BLOCK
-    __local const uint *inverses = scales + GROUPS_OF(n, QUANT_BLOCK);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    group_scales(row, n, QUANT_BLOCK, 1200.0f, scales);
-#endif
-    for (EACH_VECTOR(i, n)) {
-        floatn x = local_lanes(row, i, n);
-#if QUANT_BLOCK
-        x = f8_e4m3_round(scaled(x, lanes_of_scales(inverses, i, n, QUANT_BLOCK))) *
-            lanes_of_scales(scales, i, n, QUANT_BLOCK);
-#endif
-        f32_store(to + i, x, min(LANES, n - i));
-    }
-}
-
-// The new rows in the cache, normalised and rotated in place; says which tokens have a place at all. A work-group a
-// token: asks for local memory for the row, which is read and written once, by neighbours.
-GROUP_KERNEL void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma), TENSOR2(const ELEM(FREQS_T), freqs),
-                                 uint freqs_rows, float epsilon, TENSOR1(uint, valid))
-{
-    __local float row[MLA_ROW_SIZE], scratch[GROUP_SCRATCH];
-    __local uint scales[MLA_ROW_SCALES];
-    const uint t = get_group_id(0);
-    if (t >= count)
-        return;
-    PAGED_INIT(c);
-    struct token tok;
-    if (ITEM == 0)
-        check_offsets(&c, t);
-    const bool found = find_token(&c, t, &tok) && check_angles(&c, t, tok.position, freqs_rows);
-    if (ITEM == 0)
-        valid[valid_at + t] = found;
-    if (!found)
-        return;
-    for (EACH_VECTOR(i, MLA_ROW_SIZE))
-        put_local_lanes(load_cache_lanes(&c, tok.row, tok.scales_row, i), row, i, MLA_ROW_SIZE);
-    group_norm_and_rotate(row, gamma + gamma_at, epsilon, freqs + freqs_at + tok.position * freqs_stride0, scratch);
-    group_store_cache_row(&c, &tok, row, scales);
-}
 
 // One head of one token: q_nope as the projection takes it, q_rope rotated, rounded and scaled into q_full. Asks for
 // local memory for q_nope, whose fp8 groups any items may share.

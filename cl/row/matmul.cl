@@ -237,6 +237,11 @@ __kernel void matmul(uint count, TENSOR3(const ELEM(X_T), x), TENSOR3(const ELEM
                             rows,
                             columns,
                             min(count, t0 + ITEM_TOKENS) };
+    uint any = !p.valid;
+    for (uint t = t0; !any && t < p.tokens; t++)
+        any = p.valid[t];
+    if (!any)
+        return;
     for (uint row = first; row < first + min(item_rows, rows - first); row += ROW_TILE)
         take_rows(&p, row, t0);
 }

@@ -3,6 +3,7 @@
 // mla_combine, matmul with w_uv. The workspace passes q_full, partial sums and raw between them, in f32.
 #include "lib/paged.clh"
 #include "lib/mla_row.clh"
+#include "lib/mla_inputs.clh"
 #include "lib/mask.clh"
 #include "lib/exp2.clh"
 
@@ -17,51 +18,6 @@
 #define HEAD_VECTORS VECTORS(HEAD_BLOCK)                                          // scores: lanes are heads
 #define HEAD_ROWS ((HEAD_BLOCK + PV_HEADS - 1) / PV_HEADS * PV_HEADS)             // partial sums of a block
 #define BLOCKS ((HEADS + HEAD_BLOCK - 1) / HEAD_BLOCK)
-
-// x -> code * scale of its fp8 group, scale = min(amax, 1200) / 448; n values, in place.
-static inline void quantise(float *x, int n)
-{
-#if QUANT_BLOCK
-    for (int g = 0; g < n; g += QUANT_BLOCK) {
-        const int size = min(QUANT_BLOCK, n - g);
-        const float scale = divide(min(amax_of(x + g, size), 1200.0f), 448.0f), inverse = inverse_scale(scale);
-        for (int i = 0; i < size; i += 16)
-            put_lanes(f8_e4m3_round(scaled(lanes_of(x + g, i, size), inverse)) * scale, x + g, i, size);
-    }
-#endif
-}
-
-static inline void store_f32(const float *x, __global float *to, int n)
-{
-    for (int i = 0; i < n; i += 16)
-        f32_store(to + i, lanes_of(x, i, n), min(16, n - i));
-}
-
-// The new rows in the cache, normalised and rotated in place; says which tokens have a place at all.
-__kernel void mla_cache_rows(PAGED_ARGS, TENSOR1(const ELEM(GAMMA_T), gamma), TENSOR2(const ELEM(FREQS_T), freqs),
-                             uint freqs_rows, float epsilon, TENSOR1(uint, valid))
-{
-    const uint t = get_global_id(0);
-    if (t >= count)
-        return;
-    PAGED_INIT(c);
-    struct token tok;
-    struct rotation r;
-    check_offsets(&c, t);
-    const bool found = find_token(&c, t, &tok) &&
-                       find_rotation(&c, t, tok.position, freqs + freqs_at, freqs_stride0, freqs_rows, &r);
-    valid[valid_at + t] = found;
-    if (!found)
-        return;
-    float x[MLA_ROW_ROOM];
-#if SCALE_GROUP
-    load_groups(c.kv + tok.row, c.scales + tok.scales_row, x, 0, MLA_ROW_SIZE);
-#else
-    FORMAT(CACHE_T, load_row)(c.kv + tok.row, x, MLA_ROW_SIZE);
-#endif
-    norm_and_rotate(x, gamma + gamma_at, epsilon, &r);
-    store_cache_row(&c, &tok, x);
-}
 
 // One head of one token: q_nope as the projection takes it, q_rope rotated, rounded and scaled into q_full.
 __kernel void mla_queries(PAGED_ARGS, TENSOR3(const ELEM(Q_T), q), TENSOR2(const ELEM(FREQS_T), freqs),

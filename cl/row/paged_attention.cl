@@ -90,6 +90,7 @@ ROW_KERNEL void paged_attention(PAGED_ARGS, VALUE_ARGS, TENSOR3(const ELEM(Q_T),
     split_range(&c, &u, window, &from, &to);
     from = max(from, first / TILE);
     to = min(to, (last + TILE - 1) / TILE);
+    begin_rows(&a);
     attend(&s, &a, from, to, first, last);
     for (int r = 0; r < a.kv_heads * a.tokens * a.heads; r++) {
         const int h = r % a.heads, t = r / a.heads % a.tokens;

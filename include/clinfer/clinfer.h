@@ -14,6 +14,7 @@
 #include <clinfer/merge_states.h>
 #include <clinfer/mla_decode_branch.h>
 #include <clinfer/mla_fused_rope_rmsnorm.h>
+#include <clinfer/mla_prefill_branch.h>
 #include <clinfer/paged_attention.h>
 #include <clinfer/rms_norm.h>
 #include <clinfer/rms_norm_kv_cache.h>

@@ -38,7 +38,9 @@ struct clinfer_mla_prefill_branch_params {
     clinfer_mask mask;
     int64_t local_window_size; // W >= 1 for the masks that name it, else ignored
     clinfer_score_mod score_mod;
-    // Keys of the longest request; 0: columns * S. A longer one is a device fault.
+    // Keys of the longest request; 0: columns * S. The chunks are as many as these fill, so a bound that is
+    // far too high costs launches that do nothing. A new token past it is a device fault, as one past the
+    // table: nothing is written for it, and none of its request sees it.
     int64_t max_context;
     // Keys of each request whose K and V are in memory at a time: the workspace grows with it, not with
     // max_context. 0: chosen from B, the shapes and max_context. A fixed number gives the same bits for a
@@ -52,16 +54,18 @@ struct clinfer_mla_prefill_branch_params {
 
 // Enqueues and returns at once, as clEnqueueNDRangeKernel does; `event` may be NULL, and is valid also
 // when T is 0. Errors: ERR_SHAPE, ERR_TYPE, ERR_ARGUMENT, ERR_ALIAS, ERR_BOUNDS, ERR_BUILD, ERR_FILE (a
-// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (rows of more than 2^14 elements; in the group set what
+// kernel's file), ERR_MEMORY, ERR_UNSUPPORTED (C + R or N + R + V of more than 2^14; in the group set what
 // passes the device's local memory; no kernel set passed its self-check here; CLBlast does not work here) or
-// OpenCL's; nothing is enqueued on error. Threads: any; calls that share the arena run one after another.
-// Source: DeepSeek-V2 (2024), section 2.1. Elsewhere: mla_prefill_branch_fp8.
+// OpenCL's; nothing is enqueued on error. Should the driver refuse a launch after the first, its code comes
+// back and output and new cache rows are undefined. Threads: any; calls that share the arena run one after
+// another. Source: DeepSeek-V2 (2024), section 2.1. Elsewhere: mla_prefill_branch_fp8.
 CLINFER_API clinfer_status clinfer_mla_prefill_branch(clinfer_ctx *ctx,
                                                       const struct clinfer_mla_prefill_branch_params *params,
                                                       cl_uint num_events_in_wait_list,
                                                       const cl_event *event_wait_list, cl_event *event);
 
-// Compiles what that call would need and enqueues nothing. Buffers may be NULL.
+// Compiles what that call would need and enqueues nothing. Buffers may be NULL. The products' tiles go by
+// keys in memory at a time, of all requests: a call with the B, chunk and T of those to come.
 CLINFER_API clinfer_status
 clinfer_mla_prefill_branch_compile(clinfer_ctx *ctx, const struct clinfer_mla_prefill_branch_params *params);
 
@@ -71,8 +75,9 @@ CLINFER_API clinfer_status clinfer_mla_prefill_branch_workspace(
     clinfer_ctx *ctx, const struct clinfer_mla_prefill_branch_params *params, size_t *bytes);
 
 // Whether this is expected to take less time on the context's device than mla_decode_branch for a step of
-// `new_tokens` queries in all, each of which sees about `context` keys, of `requests` requests. A cost model
-// over the tuning table, no measurement. 1 or 0.
+// `new_tokens` queries in all, each of which sees about `context` keys, of `requests` requests: K and V of
+// all keys cost more than the absorbed form saves until many queries share them. A cost model over the tuning
+// table, no measurement. 1 or 0.
 struct clinfer_mla_shape {
     int64_t heads, nope, rope, latent, value; // H N R C V
     int64_t requests, new_tokens, context;

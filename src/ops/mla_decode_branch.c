@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mla_decode_branch_check.h"
+#include "mla_check.h"
 #include "matmul.h"
 #include "tune.h"
 #include "validate.h"
@@ -100,6 +100,7 @@ static void push_inputs(struct clf_plan *plan, const struct clinfer_mla_decode_b
     clf_push_tensor(l, &p->freqs_cis, 2);
     clf_push(l, (cl_uint) CLF_DIM(plan, 'F'));
     clf_push(l, p->epsilon);
+    clf_push(l, (cl_ulong) UINT64_MAX); // the table alone says where a request ends
     clf_push_workspace(l, plan, s->valid);
     clf_launch_grid(l, CLF_DIM(plan, 'T'), 1, 1);
 
@@ -168,10 +169,22 @@ static void push_attention(struct clf_plan *plan, const struct clinfer_mla_decod
     clf_launch_grid(l, CLF_DIM(plan, 'T'), CLF_DIM(plan, 'H'), 1);
 }
 
+static clinfer_status check(struct clf_plan *plan, const struct clinfer_mla_decode_branch_params *p)
+{
+    const struct clf_mla_call call = { { { "w_uk", "w_uk_scale", &p->w_uk, &p->w_uk_scale },
+                                         { "w_uv", "w_uv_scale", &p->w_uv, &p->w_uv_scale } },
+                                       p->n_granularity,
+                                       p->k_granularity,
+                                       p->epsilon,
+                                       { p->mask, p->local_window_size, p->score_mod, p->num_splits,
+                                         p->max_context, p->workspace_offset } };
+    return clf_check_mla(plan, &call);
+}
+
 static clinfer_status prepare(struct clf_plan *plan, const void *params)
 {
     const struct clinfer_mla_decode_branch_params *p = params;
-    clinfer_status st = clf_check_mla_decode(plan, p);
+    clinfer_status st = check(plan, p);
     if (st)
         return st;
     plan->workspace_mem = p->workspace;

@@ -87,6 +87,19 @@ def mla_decode(rng):
     return maybe_padded(rng, case, "q")
 
 
+def mla_prefill(rng):
+    c, r = int(pick(rng, (16, 33, 64, 96))), even(rng, 0, 32)
+    nope, dv = int(rng.integers(0 if r else 1, 65)), int(rng.integers(1, 65))
+    mask = pick(rng, ("causal", "causal", "null", "chunked", "chunked_causal", "sliding_window_causal"))
+    t, m = make.decode(rng, *batch(rng), int(rng.integers(1, 6)), c, r, nope, dv, dtype=pick(rng, FLOATS),
+                       layers=int(rng.integers(1, 4)), mask=mask, window=int(rng.integers(1, 20)),
+                       score=pick(rng, ("no_pos", "no_pos", "alibi")), g=int(pick(rng, (16, 32, 64, 128))),
+                       gk=int(pick(rng, (7, 32, 64, 128))), freq=pick(rng, FLOATS), gamma=pick(rng, FLOATS),
+                       weights=pick(rng, (FP8, FP8, BF16, F16, F32)), op="mla_prefill_branch", **storage(rng, c + r))
+    m["chunk_tokens"] = int(pick(rng, (0, 1, 7, 16, 100)))
+    return maybe_padded(rng, (t, m), "q")
+
+
 def kv_store(rng):
     d, own_v, with_v = int(pick(rng, (1, 33, 40, 64, 80, 128))), None, rng.random() < 0.8
     if with_v and rng.random() < 0.4:
@@ -143,7 +156,7 @@ def attention(rng):
     return maybe_padded(rng, case, "q")
 
 
-BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states, matmul, attention)
+BUILDERS = (rope, norm, mla_store, mla_decode, kv_store, silu_mul, rms_norm, merge_states, matmul, attention, mla_prefill)
 
 
 def cases(seed, count):

@@ -90,6 +90,34 @@ struct clinfer_mla_decode_branch_params good_decode_fp8(void)
     return p;
 }
 
+struct clinfer_mla_prefill_branch_params good_prefill(void)
+{
+    return (struct clinfer_mla_prefill_branch_params){
+        .q = clinfer_tensor_3d(MEM(6), CLINFER_BF16, 5, 4, 20),
+        .kv_norm_gamma = clinfer_tensor_1d(MEM(7), CLINFER_F32, 24),
+        .freqs_cis = clinfer_tensor_2d(MEM(8), CLINFER_F32, 32, 8),
+        .w_k = clinfer_tensor_2d(MEM(9), CLINFER_BF16, 48, 24),
+        .w_uv = clinfer_tensor_3d(MEM(10), CLINFER_BF16, 4, 10, 24),
+        .output = clinfer_tensor_3d(MEM(11), CLINFER_BF16, 5, 4, 10),
+        .kv = cache_of(1, 1, 32),
+        .batch = batch_of(),
+        .epsilon = 1e-6f,
+        .scale = 0.2f,
+        .chunk_tokens = 5
+    };
+}
+
+struct clinfer_mla_prefill_branch_params good_prefill_fp8(void)
+{
+    struct clinfer_mla_prefill_branch_params p = good_prefill();
+    p.w_k.dtype = p.w_uv.dtype = CLINFER_F8_E4M3;
+    p.n_granularity = 8;
+    p.k_granularity = 5;
+    p.w_k_scale = clinfer_tensor_2d(MEM(12), CLINFER_F32, 6, 5);
+    p.w_uv_scale = clinfer_tensor_3d(MEM(13), CLINFER_F32, 4, 2, 5);
+    return p;
+}
+
 struct clinfer_kv_store_params good_kv_store(void)
 {
     return (struct clinfer_kv_store_params){ .k = clinfer_tensor_3d(MEM(6), CLINFER_F32, 5, 2, 16),
@@ -165,7 +193,8 @@ void expect_breakages(const struct clf_op *op, const void *params, size_t size, 
 {
     static struct clf_plan plan;
     union {
-        struct clinfer_mla_decode_branch_params largest;
+        struct clinfer_mla_decode_branch_params decode;
+        struct clinfer_mla_prefill_branch_params prefill;
         struct clinfer_fused_qk_rope_params rope;
         struct clinfer_mla_fused_rope_rmsnorm_params store;
         struct clinfer_paged_attention_params attention;

@@ -22,6 +22,9 @@ struct clinfer_mla_fused_rope_rmsnorm_params good_store(void);
 struct clinfer_mla_decode_branch_params good_decode(void);
 // The same with fp8 weights and scales of blocks of 8 rows and 5 columns.
 struct clinfer_mla_decode_branch_params good_decode_fp8(void);
+// The same by the other branch, in chunks of 5 keys of the 12 that the table reaches.
+struct clinfer_mla_prefill_branch_params good_prefill(void);
+struct clinfer_mla_prefill_branch_params good_prefill_fp8(void);
 // The cache of good_rope, k and v of it.
 struct clinfer_kv_store_params good_kv_store(void);
 // No cache: T 5; n 12; n 16 with a residual; H 4, V 10.

@@ -81,6 +81,8 @@ static void set_up_all(void)
     ADD(matmul, good_matmul_fp8, CLINFER_GEMM_OWN);
     ADD(matmul, good_matmul_fp8, CLINFER_GEMM_CLBLAST);
     ADD(paged_attention, good_attention, CLINFER_GEMM_OWN);
+    ADD(mla_prefill_branch, good_prefill, CLINFER_GEMM_OWN);
+    ADD(mla_prefill_branch, good_prefill_fp8, CLINFER_GEMM_CLBLAST);
 }
 
 // Whatever the memory held before, and whatever was planned in between.
@@ -95,6 +97,8 @@ Test(plan_pure, planning_is_pure, .init = set_up_all)
         cr_assert_eq(plan_each(i, &b), CLINFER_OK, "%s", b.error);
         cr_assert_eq(a.num_launches, b.num_launches);
         cr_assert_eq(a.num_views, b.num_views);
+        cr_assert(a.loop.first == b.loop.first && a.loop.count == b.loop.count &&
+                  a.loop.times == b.loop.times);
         cr_assert_eq(a.workspace, b.workspace);
         cr_assert_arr_eq(a.dim, b.dim, sizeof a.dim);
         for (int k = 0; k < a.num_launches; k++)
