@@ -141,6 +141,45 @@ static bool decode_branch(struct engine *e, const struct step *s, int64_t l, str
                      error);
 }
 
+static bool prefill_branch(struct engine *e, const struct step *s, int64_t l, struct error *error)
+{
+    const struct layer *layer = &e->layers[l];
+    const int64_t H = e->heads, query = e->nope + e->rope;
+    const struct clinfer_mla_prefill_branch_params params = {
+        .q = heads_of(e->q, s->T, H * query, 0, H, query),
+        .kv_norm_gamma = layer->kv_norm,
+        .freqs_cis = e->freqs_cis,
+        .w_k = layer->w_k.w,
+        .w_uv = layer->w_uv.w,
+        .w_k_scale = layer->w_k.scale,
+        .w_uv_scale = layer->w_uv.scale,
+        .output = heads_of(e->attention, s->T, H * e->value, 0, H, e->value),
+        .kv = clinfer_kv_pool_layer(e->pool, l),
+        .batch = s->batch.tensors,
+        .epsilon = (float) e->model->params.epsilon,
+        .scale = (float) e->model->params.scale,
+        .n_granularity = layer->w_uv.granularity,
+        .k_granularity = layer->w_uv.granularity,
+        .max_context = s->batch.max_context,
+    };
+    return engine_ok(e, clinfer_mla_prefill_branch(e->ctx, &params, 0, NULL, NULL), "mla_prefill_branch",
+                     error);
+}
+
+// Whether the prefill branch is to serve a step; the choice goes by what else is in it.
+static bool prefill_is_cheaper(const struct engine *e, const struct step *s)
+{
+    const struct clinfer_mla_shape shape = { .heads = e->heads,
+                                             .nope = e->nope,
+                                             .rope = e->rope,
+                                             .latent = e->latent,
+                                             .value = e->value,
+                                             .requests = s->num_rows,
+                                             .new_tokens = s->T,
+                                             .context = s->batch.max_context };
+    return !e->params.deterministic && clinfer_mla_prefill_cheaper(e->ctx, &shape);
+}
+
 static bool latent_attention(struct engine *e, const struct step *s, int64_t l, struct error *error)
 {
     const struct layer *layer = &e->layers[l];
@@ -150,7 +189,8 @@ static bool latent_attention(struct engine *e, const struct step *s, int64_t l, 
                                                    .batch = s->batch.tensors };
     return latent_rows(e, s, layer, error) &&
            engine_ok(e, clinfer_kv_store(e->ctx, &store, 0, NULL, NULL), "kv_store", error) &&
-           latent_queries(e, s, layer, error) && decode_branch(e, s, l, error);
+           latent_queries(e, s, layer, error) &&
+           (prefill_is_cheaper(e, s) ? prefill_branch(e, s, l, error) : decode_branch(e, s, l, error));
 }
 
 static bool feed_forward(struct engine *e, const struct step *s, const struct layer *layer,
