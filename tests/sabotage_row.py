@@ -227,7 +227,7 @@ ROW = {
         "barrier": NO_BARRIER,
         "tail loop": (INPUTS, "for (int g = 0; g < n; g += QUANT_BLOCK) {",
                       "for (int g = 0; g + QUANT_BLOCK <= n; g += QUANT_BLOCK) {",
-                      "mla_prefill_branch:mla_prefill_branch/random_shapes_a"),
+                      "mla_prefill_branch:mla_prefill_branch/random_shapes"),
     },
     "mla_chunk_attention": {
         "sign": (PREFILL, "b->tok.position + i - start;", "b->tok.position + i + start;",

@@ -51,38 +51,21 @@ static struct mla_shape random_shape(struct ot_random *r, int n)
     return s;
 }
 
-static void random_shapes(int from, int to)
+static void random_shapes(const struct ot_device *d)
 {
-    struct ot_device d = ot_open(0);
-    for (int n = from; n < to; n++) {
-        if (n % ot_share())
-            continue;
+    for (int n = 0; n < 12; n++) {
         struct ot_random r = ot_seeded("mla prefill", n);
         const struct mla_shape s = random_shape(&r, n);
-        check_shape(&d, &s, 110, n % 3 ? 60 : 150, 3, &r);
+        check_shape(d, &s, 110, n % 3 ? 60 : 150, 3, &r);
     }
-    ot_close(&d);
 }
 
-Test(mla_prefill_branch, random_shapes_a)
-{
-    random_shapes(0, 6);
-}
-Test(mla_prefill_branch, random_shapes_b)
-{
-    random_shapes(6, 12);
-}
-
-// Every type of q, gamma, table and weights with every type of the cache. A share of them still has every
-// type of each.
-Test(mla_prefill_branch, types)
+// Every type of q, gamma, table and weights with every type of the cache.
+static void types(const struct ot_device *d)
 {
     static const clinfer_dtype weights[] = { CLINFER_F32, CLINFER_F16, CLINFER_BF16, CLINFER_F8_E4M3 };
-    struct ot_device d = ot_open(0);
     for (int n = 0; n < 4 * OT_CACHES; n++) {
-        const int cache = n / 4, i = n % 4, share = ot_share() < 4 ? ot_share() + 1 : 4;
-        if ((cache + (share - 1) * i) % share != 0)
-            continue;
+        const int cache = n / 4, i = n % 4;
         struct ot_random r = ot_seeded("mla prefill types", n);
         struct mla_shape s = mla_plain;
         s.cache = cache;
@@ -93,36 +76,73 @@ Test(mla_prefill_branch, types)
         s.q = ot_floats[(i + cache) % 3];
         s.gamma = ot_floats[(i + cache + 1) % 3];
         s.freqs = ot_floats[i % 3];
-        check_shape(&d, &s, 80, 40, 2, &r);
+        check_shape(d, &s, 80, 40, 2, &r);
     }
-    ot_close(&d);
 }
 
-// Every mask with windows below, at and past a chunk, a tile and a page, with and without ALiBi.
-static void masks(clinfer_score_mod mod)
+// Below, at and past a chunk, a tile and a page.
+static const int64_t windows[] = { 1, 2, 7, 31, 32, 64, 1000 };
+
+static void masks(const struct ot_device *d, clinfer_score_mod mod)
 {
-    static const int64_t windows[] = { 1, 2, 7, 31, 32, 64, 1000 };
-    struct ot_device d = ot_open(0);
     for (int mask = 0; mask < 5; mask++)
-        for (int64_t w = 0; (ot_share() == 1 || mask % 2 == (int) mod) && w < OT_COUNT(windows); w++) {
+        for (int64_t w = 0; w < OT_COUNT(windows); w++) {
             struct ot_random r = ot_seeded("mla prefill masks", mask * 100 + w);
             struct mla_shape s = mla_plain;
             s.heads = 3; // no power of two: ALiBi's second series
             s.mask = (clinfer_mask) mask;
             s.window = mask < 2 ? -1 : windows[w];
             s.score_mod = mod;
-            check_shape(&d, &s, 150, 80, 2, &r);
+            check_shape(d, &s, 150, 80, 2, &r);
         }
-    ot_close(&d);
 }
 
-Test(mla_prefill_branch, masks)
+// Few programs, which between them have every type of each tensor, every mask, and N and R of 0 and odd ones.
+static void one_of_each(const struct ot_device *d)
 {
-    masks(CLINFER_NO_POS);
+    static const struct {
+        int64_t heads, latent, rope, nope, value;
+        clinfer_dtype weights;
+    } shapes[] = { { 3, 31, 2, 16, 20, CLINFER_F32 },
+                   { 5, 40, 16, 0, 16, CLINFER_BF16 },
+                   { 1, 64, 0, 33, 33, CLINFER_F8_E4M3 },
+                   { 7, 40, 34, 3, 16, CLINFER_F16 },
+                   { 3, 50, 14, 16, 17, CLINFER_F8_E4M3 } };
+    for (int n = 0; n < OT_CACHES; n++) {
+        struct ot_random r = ot_seeded("mla prefill each", n);
+        struct mla_shape s = { .heads = shapes[n].heads,
+                               .latent = shapes[n].latent,
+                               .rope = shapes[n].rope,
+                               .nope = shapes[n].nope,
+                               .value = shapes[n].value,
+                               .weights = shapes[n].weights };
+        s.rows = s.columns = n % 2 ? 16 : 7;
+        s.cache = n;
+        s.group = 10;
+        s.q = ot_floats[n % 3];
+        s.gamma = ot_floats[(n + 1) % 3];
+        s.freqs = ot_floats[(n + 2) % 3];
+        s.mask = (clinfer_mask) ((n + 2) % 5);
+        s.score_mod = (clinfer_score_mod) (n % 2);
+        for (int64_t w = 0; w < (s.mask < 2 ? 2 : OT_COUNT(windows)); w++) {
+            s.window = s.mask < 2 ? -1 : windows[w];
+            check_shape(d, &s, 150, 80, 1, &r);
+        }
+    }
 }
-Test(mla_prefill_branch, masks_alibi)
+
+// The programs of a share are few, for they take long to compile.
+Test(mla_prefill_branch, random_shapes)
 {
-    masks(CLINFER_ALIBI);
+    struct ot_device d = ot_open(0);
+    one_of_each(&d);
+    if (ot_share() == 1) {
+        random_shapes(&d);
+        types(&d);
+        masks(&d, CLINFER_NO_POS);
+        masks(&d, CLINFER_ALIBI);
+    }
+    ot_close(&d);
 }
 
 // Rows are quantised as the cache has them, ties and what is past them; past 1200 they saturate. N = 0, and

@@ -45,7 +45,7 @@ static struct {
     const struct clf_op *op;
     const void *params;
     clinfer_gemm gemm;
-} plans[16];
+} plans[24];
 static int num_plans;
 
 static clinfer_status plan_each(int i, struct clf_plan *plan)
