@@ -222,9 +222,10 @@ Test(poison, pages_past_32_bits)
         struct rig dense, apart;
         run_strided(&dense, op_descs[i].name, 0, NULL);
         run_strided(&apart, op_descs[i].name, stride, sparse);
-        cr_assert(memcmp(rig_buffer(&dense, "kv_blocks")->got, rig_buffer(&dense, "kv_blocks")->initial,
-                         rig_buffer(&dense, "kv_blocks")->size),
-                  "%s wrote nothing", op_descs[i].name);
+        bool wrote = false;
+        for (int b = 0; b < dense.num_buffers; b++)
+            wrote |= memcmp(dense.buffer[b].got, dense.buffer[b].initial, dense.buffer[b].size) != 0;
+        cr_assert(wrote, "%s wrote nothing", op_descs[i].name);
         for (int b = 0; b < dense.num_buffers; b++)
             cr_assert(!memcmp(dense.buffer[b].got, apart.buffer[b].got, dense.buffer[b].size),
                       "%s: %s differs", op_descs[i].name, dense.buffer[b].tensor->name);
