@@ -137,7 +137,11 @@ struct ot_batch ot_one_request(int64_t cached, int64_t fresh, int64_t page_size)
 static void on_log(void *priv, clinfer_log_level level, const char *message)
 {
     (void) priv;
-    cr_log_warn("library (level %d): %s", (int) level, message);
+    // An error is also a call's status, which the tests judge; a warning makes the program's run a failure.
+    if (level == CLINFER_LOG_ERROR)
+        cr_log_info("library: %s", message);
+    else
+        cr_log_warn("library (level %d): %s", (int) level, message);
 }
 
 // The kernel set that OPTEST_SET names; "" and none: the one that the device gets.

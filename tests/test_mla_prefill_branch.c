@@ -13,7 +13,9 @@ static void check_shape(const struct ot_device *d, const struct mla_shape *s, in
 {
     static const int64_t chunks[] = { 0, 7, 16, 40, 64, 1000 };
     for (int v = 0; v < variations; v++) {
-        const struct ot_batch b = ot_random_batch(r, longest, tokens);
+        struct ot_batch b = ot_random_batch(r, longest, tokens);
+        while (ot_share() > 1 && ot_total(&b) <= 2 * b.requests) // these are another program
+            b = ot_random_batch(r, longest, tokens);
         struct ot_call c;
         struct clinfer_mla_prefill_branch_params *p = mla_prefill_begin(&c, s, &b, r, OT_PICK(r, chunks));
         c.pairing = v % 2 ? OT_ONE_ROW : OT_SEPARATE;
@@ -97,33 +99,47 @@ static void masks(const struct ot_device *d, clinfer_score_mod mod)
         }
 }
 
-// Few programs, which between them have every type of each tensor, every mask, and N and R of 0 and odd ones.
+// Of the scales of rows, with N = 0.
+static struct mla_shape quantised_shape(void)
+{
+    struct mla_shape s = mla_plain;
+    s.q = CLINFER_BF16;
+    s.nope = 0;
+    s.weights = CLINFER_F8_E4M3;
+    return s;
+}
+
+// Few programs, which between them have every type of each tensor, every mask, and N and R of 0 and odd ones;
+// the first is that of quantised_rows.
 static void one_of_each(const struct ot_device *d)
 {
     static const struct {
         int64_t heads, latent, rope, nope, value;
-        clinfer_dtype weights;
-    } shapes[] = { { 3, 31, 2, 16, 20, CLINFER_F32 },
-                   { 5, 40, 16, 0, 16, CLINFER_BF16 },
-                   { 1, 64, 0, 33, 33, CLINFER_F8_E4M3 },
-                   { 7, 40, 34, 3, 16, CLINFER_F16 },
-                   { 3, 50, 14, 16, 17, CLINFER_F8_E4M3 } };
+        clinfer_dtype q, gamma, freqs, weights;
+    } shapes[] = { { 0 },
+                   { 5, 40, 16, 7, 16, CLINFER_F32, CLINFER_F16, CLINFER_BF16, CLINFER_BF16 },
+                   { 1, 64, 0, 33, 33, CLINFER_F16, CLINFER_BF16, CLINFER_F32, CLINFER_F32 },
+                   { 7, 31, 34, 3, 16, CLINFER_BF16, CLINFER_F32, CLINFER_F16, CLINFER_F16 },
+                   { 3, 50, 14, 16, 17, CLINFER_F32, CLINFER_F16, CLINFER_F32, CLINFER_F8_E4M3 } };
     for (int n = 0; n < OT_CACHES; n++) {
         struct ot_random r = ot_seeded("mla prefill each", n);
-        struct mla_shape s = { .heads = shapes[n].heads,
-                               .latent = shapes[n].latent,
-                               .rope = shapes[n].rope,
-                               .nope = shapes[n].nope,
-                               .value = shapes[n].value,
-                               .weights = shapes[n].weights };
-        s.rows = s.columns = n % 2 ? 16 : 7;
-        s.cache = n;
-        s.group = 10;
-        s.q = ot_floats[n % 3];
-        s.gamma = ot_floats[(n + 1) % 3];
-        s.freqs = ot_floats[(n + 2) % 3];
-        s.mask = (clinfer_mask) ((n + 2) % 5);
-        s.score_mod = (clinfer_score_mod) (n % 2);
+        struct mla_shape s = quantised_shape();
+        if (n)
+            s = (struct mla_shape){ .heads = shapes[n].heads,
+                                    .latent = shapes[n].latent,
+                                    .rope = shapes[n].rope,
+                                    .nope = shapes[n].nope,
+                                    .value = shapes[n].value,
+                                    .q = shapes[n].q,
+                                    .gamma = shapes[n].gamma,
+                                    .freqs = shapes[n].freqs,
+                                    .weights = shapes[n].weights,
+                                    .rows = 7,
+                                    .columns = 16,
+                                    .cache = n,
+                                    .group = 10,
+                                    .mask = (clinfer_mask) ((mla_plain.mask + n) % 5),
+                                    .score_mod = (clinfer_score_mod) (n % 2) };
         for (int64_t w = 0; w < (s.mask < 2 ? 2 : OT_COUNT(windows)); w++) {
             s.window = s.mask < 2 ? -1 : windows[w];
             check_shape(d, &s, 150, 80, 1, &r);
@@ -154,17 +170,15 @@ Test(mla_prefill_branch, quantised_rows)
     } rows[] = { { 1.0625, 1 }, { 1.0625 + 0x1p-12, 1.125 }, { 5000, 1200 } };
     struct ot_device d = ot_open(0);
     for (int i = 0; i < OT_COUNT(rows); i++) {
-        struct mla_shape s = mla_plain;
-        s.q = CLINFER_BF16;
-        s.nope = 0;
-        s.weights = CLINFER_F8_E4M3;
-        const struct ot_batch b = ot_one_request(0, 1, 2);
+        const struct mla_shape s = quantised_shape();
+        const struct ot_batch b = ot_one_request(0, 3, 2); // of few tokens the group set has another program
         struct ot_call c;
         struct ot_random r = ot_seeded("mla prefill bound", 0);
         mla_prefill_begin(&c, &s, &b, &r, 0)->epsilon = 0;
         ot_place(&c);
         for (int64_t k = 0; k < s.latent; k++) {
-            ot_set_row(&c, 0, 0, 0, k, 1);
+            for (int64_t pos = 0; pos < 3; pos++)
+                ot_set_row(&c, 0, pos, 0, k, 1);
             ot_set(&c, "kv_norm_gamma", k, 0, 0, k ? (i == 2 ? 5000 : 448) : rows[i].first);
             ot_set(&c, "w_uv", 0, 0, k, k == 0);
         }
