@@ -53,7 +53,7 @@ run_tests() {
 
 # Of the random calls of the op tests a share, which has every type and edge; --long runs them all. The same share under
 # a sanitizer finds its kernels compiled: what a driver's compiler leaks would be reported there.
-export OPTEST_SHARE=3
+export OPTEST_SHARE=5
 run_tests build all --no-suite long --no-suite injection
 if $long; then
     OPTEST_SHARE=1 run_tests build long --suite long --suite op
