@@ -155,9 +155,9 @@ Test(program_source, missing_macro)
     static struct log log;
     char error[512];
     const char *dir = copy_kernels();
-    edit(dir, "row/" OP ".cl", "#undef NORM_SIZE\n", "#if !defined(GAMMA_T)");
+    edit(dir, "row/" OP ".cl", "#undef NORM_SIZE\n", "#if !defined(NORM_SIZE)");
     cr_assert_eq(compile_from(dir, error, &log), CLINFER_ERR_BUILD);
-    cr_assert(strstr(log.text, OP " wants GAMMA_T, NORM_SIZE"), "%s", log.text);
+    cr_assert(strstr(log.text, OP " wants NORM_SIZE, WHOLE_ROW"), "%s", log.text);
 }
 
 Test(program_source, missing_kernel)
