@@ -138,6 +138,7 @@ static const struct op_scalar mla_prefill_branch_scalars[] = {
     { "local_window_size", FIELD(mla_prefill_branch, local_window_size), OP_INT64, "-1", NULL },
     { "score_mod", FIELD(mla_prefill_branch, score_mod), OP_CHOICE, "no_pos", score_mods },
     { "chunk_tokens", FIELD(mla_prefill_branch, chunk_tokens), OP_INT64, "0", NULL },
+    END,
 };
 
 // W is Dv; V's own blocks have the pages, slots and heads of K's, in one plane (u), with w groups of a head.
