@@ -280,7 +280,7 @@ GROUP = {
         "rounding": EXACT,
         "saturation": NOT_FP8,
         "64-bit cast": CLBLAST_32,
-        "mask": ("group/weights_f32.cl", "min(LANES, (int) columns - k)", "LANES", "gemm:gemm/group_set"),
+        "mask": ("group/weights_f32.cl", "min(LANES, (int) columns - k)", "LANES", "gemm:gemm/random_call"),
         "barrier": ALONE,
         "tail loop": ("group/weights_f32.cl", "k < (int) columns;", "k + LANES <= (int) columns;", "gemm:gemm/group_set"),
     },
